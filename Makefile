@@ -1,0 +1,74 @@
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+BIN     := bin/gpu-node-provider
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+TOOLS   := .cache/bin
+BUF     := $(TOOLS)/buf generate --config .ci/buf.yaml --template .ci/buf.gen.yaml
+FUZZTIME ?= 10s
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
+
+.PHONY: build
+build: ## Build the static binary into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/gpu-node-provider
+
+.PHONY: run
+run: build ## Serve on the simulated cloud, to rehearse
+	$(BIN) serve --config deploy/examples/simulated.yaml
+
+.PHONY: test
+test: ## Run all tests
+	go test -timeout 5m ./...
+
+.PHONY: race
+race: ## Run all tests under the race detector, long ones shortened
+	go test -race -short -timeout 10m ./...
+
+.PHONY: lint
+lint: $(TOOLS)/golangci-lint ## Check code, formatting and go.mod
+	$(TOOLS)/golangci-lint run ./...
+	$(TOOLS)/golangci-lint fmt --diff
+	go mod tidy -diff
+
+.PHONY: fmt
+fmt: $(TOOLS)/golangci-lint ## Format the code
+	$(TOOLS)/golangci-lint fmt
+
+.PHONY: generate
+generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go ## Generate the Go code in proto/
+	$(BUF)
+
+.PHONY: check-generate
+check-generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go ## Check that proto/ holds what `make generate` makes, and nothing else
+	@rm -rf .cache/generated
+	@$(BUF) -o .cache/generated
+	@diff -ru -x doc.go -x '*.proto' .cache/generated/proto proto || \
+		{ echo 'proto/ is not what externalgrpc.proto generates: run `make generate` and commit the result' >&2; exit 1; }
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME (10s)
+	.ci/fuzz $(FUZZTIME)
+
+.PHONY: bench
+bench: ## Measure calls and memory; fails on a missed ratio
+	go run ./test/bench
+
+.PHONY: ci
+ci: ## Run all that has to pass, quick checks first
+	@.ci/steps build lint check-generate test race fuzz
+
+.PHONY: clean
+clean: ## Remove what was built, tools included
+	rm -rf bin .cache
+
+# Each folder of .ci/tools is a module of its own: the tools disagree about their dependencies, and the product's go.mod
+# has no business with either.
+$(TOOLS)/golangci-lint: .ci/tools/lint/go.mod
+$(TOOLS)/buf: .ci/tools/buf/go.mod
+$(TOOLS)/protoc-gen-go: .ci/tools/protoc/go.mod
+$(TOOLS)/%:
+	go build -C $(<D) -o $(CURDIR)/$(TOOLS)/ tool
+	@touch $@

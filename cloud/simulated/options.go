@@ -1,0 +1,66 @@
+package simulated
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"gpu-node-provider/cloud"
+)
+
+// launchCodes are the codes that a failed launch can carry.
+var launchCodes = []cloud.LaunchCode{
+	cloud.InsufficientInstanceCapacity, cloud.MaxSpotInstanceCountExceeded, cloud.VcpuLimitExceeded,
+	cloud.UnfulfillableCapacity, cloud.Unsupported, cloud.InsufficientFreeAddressesInSubnet,
+	cloud.LaunchTemplateError, cloud.Other,
+}
+
+// validate reports everything that is wrong at once.
+func (o Options) validate() error {
+	var problems []error
+	report := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"launchDelay", o.LaunchDelay},
+		{"bootDelay", o.BootDelay},
+		{"devicePluginDelay", o.DevicePluginDelay},
+		{"terminateDelay", o.TerminateDelay},
+		{"api.latency", o.API.Latency},
+	} {
+		if d.value < 0 {
+			report("%s must not be negative, is %s", d.name, d.value)
+		}
+	}
+	for _, r := range []struct {
+		name  string
+		value float64
+	}{
+		{"launchErrors.rate", o.LaunchErrorRate},
+		{"api.errorRate", o.API.ErrorRate},
+		{"api.lostAnswerRate", o.API.LostAnswerRate},
+	} {
+		if !(r.value >= 0 && r.value <= 1) { // this way round, NaN is refused too
+			report("%s must be from 0 to 1, is %v", r.name, r.value)
+		}
+	}
+	for _, group := range slices.Sorted(maps.Keys(o.Capacity)) {
+		if n := o.Capacity[group]; n < 0 {
+			report("capacity of %q must not be negative, is %d", group, n)
+		}
+	}
+	if o.LaunchErrorCode != "" && !slices.Contains(launchCodes, o.LaunchErrorCode) {
+		report("launchErrors.code %q is none of %v", o.LaunchErrorCode, launchCodes)
+	}
+	if o.StateFile != "" && o.Memory != nil {
+		report("a state file and a memory cannot both keep the state")
+	}
+	if k := o.Kubernetes; k != nil && (k.Client == nil || k.NewNode == nil) {
+		report("kubernetes needs a client and a way to make Nodes")
+	}
+	return errors.Join(problems...)
+}

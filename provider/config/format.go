@@ -1,0 +1,73 @@
+package config
+
+import (
+	"cmp"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/validate/content"
+)
+
+// Kubernetes' own messages quote regular expressions; these say what to write.
+const (
+	dnsLabelHelp   = "use up to 63 small letters, digits and '-', a letter or digit first and last"
+	labelKeyHelp   = "use up to 63 letters, digits, '-', '_' and '.', if need be after a DNS name and '/'"
+	labelValueHelp = "use up to 63 letters, digits, '-', '_' and '.', a letter or digit first and last"
+)
+
+func isDNSLabel(s string) bool   { return len(content.IsDNS1123Label(s)) == 0 }
+func isDNSName(s string) bool    { return len(content.IsDNS1123SubdomainCaseless(s)) == 0 }
+func isLabelKey(s string) bool   { return len(content.IsLabelKey(s)) == 0 }
+func isLabelValue(s string) bool { return len(content.IsLabelValue(s)) == 0 }
+
+// isExtendedResource is whether s names what a device plugin offers.
+func isExtendedResource(s string) bool {
+	return strings.Contains(s, "/") && isLabelKey(s) && !strings.HasPrefix(s, "kubernetes.io/")
+}
+
+// hugePages matches resources such as hugepages-2Mi.
+var hugePages = regexp.MustCompile(`^hugepages-[0-9]+[KMG]i$`)
+
+func (v validator) positive(field string, d Duration) {
+	if d.Duration <= 0 {
+		v.add(field, "%s is not a positive duration; write one such as 30s", d)
+	}
+}
+
+func (v validator) notNegative(field string, d Duration) {
+	if d.Duration < 0 {
+		v.add(field, "%s is negative; write 0s or more", d)
+	}
+}
+
+func (v validator) share(field string, f float64) {
+	if !(f >= 0 && f <= 1) { // also for NaN
+		v.add(field, "%v is not a share; write 0 to 1", f)
+	}
+}
+
+// eachOnce runs check on every entry and refuses those that come twice.
+func (v validator) eachOnce(field string, list []string, check func(at, s string)) {
+	first := map[string]int{}
+	for i, s := range list {
+		at := item(field, i)
+		if j, twice := first[s]; twice {
+			v.add(at, "%s is there twice, first as %s; keep one", show(s), item(field, j))
+			continue
+		}
+		first[s] = i
+		check(at, s)
+	}
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	return slices.Sorted(maps.Keys(m))
+}
+
+func (v validator) launchCode(code string) {
+	if !slices.Contains(launchCodes, code) {
+		v.add("cloud.simulated.launchErrors.code", "%s is not a code of failed launches; write one of %s", show(code), strings.Join(launchCodes, ", "))
+	}
+}

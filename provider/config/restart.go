@@ -1,0 +1,82 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+)
+
+// RestartNeeded lists what differs between c and next and is read only at the
+// start, one "path: old → new" each. A reload takes next only if there is none.
+func (c *Config) RestartNeeded(next *Config) []string {
+	before, after := c.fixed(), next.fixed()
+	all := map[string]string{}
+	for path := range before {
+		all[path] = before[path]
+	}
+	for path := range after {
+		all[path] = after[path]
+	}
+	var changes []string
+	for _, path := range sortedKeys(all) {
+		if was, is := before[path], after[path]; was != is {
+			changes = append(changes, fmt.Sprintf("%s: %s → %s", path, orUnset(was), orUnset(is)))
+		}
+	}
+	return changes
+}
+
+func orUnset(value string) string {
+	if value == "" {
+		return "(unset)"
+	}
+	return value
+}
+
+// fixed is every value that stays as it was at the start, by its path: what
+// sockets, clients, caches in Cluster Autoscaler and records in Redis hang on.
+func (c *Config) fixed() map[string]string {
+	values := map[string]string{}
+	flatten("server", c.Server, values)
+	flatten("kubernetes", c.Kubernetes, values)
+	flatten("cloud", c.Cloud, values)
+	flatten("redis", c.Redis, values)
+	flatten("gpuLabel", c.GPULabel, values)
+	flatten("checkpoint.podSelector", c.Checkpoint.PodSelector, values)
+	flatten("checkpoint.keyPrefix", c.Checkpoint.KeyPrefix, values)
+	return values
+}
+
+// flatten takes a section apart by way of its JSON, which names things as the
+// file does.
+func flatten(path string, section any, values map[string]string) {
+	data, err := json.Marshal(section)
+	if err != nil {
+		panic("config: a section has no JSON form: " + err.Error()) // plain data always has one
+	}
+	var tree any
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	if err := decoder.Decode(&tree); err != nil {
+		panic("config: JSON of a section cannot be read back: " + err.Error())
+	}
+	leaves(path, tree, values)
+}
+
+func leaves(path string, tree any, values map[string]string) {
+	switch t := tree.(type) {
+	case nil:
+	case map[string]any:
+		for name, child := range t {
+			leaves(member(path, name), child, values)
+		}
+	case []any:
+		for i, child := range t {
+			leaves(item(path, i), child, values)
+		}
+	case string:
+		values[path] = show(t)
+	default:
+		values[path] = fmt.Sprint(t)
+	}
+}

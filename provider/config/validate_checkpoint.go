@@ -1,0 +1,116 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+func (v validator) redis() {
+	r := v.c.Redis
+	switch {
+	case len(r.Addresses) == 0 && r.Embedded == nil:
+		v.add("redis", "names no server; write addresses, or embedded to rehearse")
+	case len(r.Addresses) > 0 && r.Embedded != nil:
+		v.add("redis", "names servers and the embedded stand-in; keep addresses or embedded")
+	case r.Embedded != nil:
+		v.embeddedRedis(r)
+	default:
+		v.redisServers(r)
+	}
+}
+
+func (v validator) embeddedRedis(r Redis) {
+	v.address("redis.embedded.address", r.Embedded.Address, 0)
+	if v.c.Cloud.AWS != nil {
+		v.add("redis.embedded", "forgets every acknowledgement on a restart, so it goes with the simulated cloud only; write addresses")
+	}
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"masterName", r.MasterName != ""}, {"cluster", r.Cluster}, {"username", r.Username != ""},
+		{"passwordFile", r.PasswordFile != ""}, {"db", r.DB != 0}, {"tls", r.TLS != nil},
+	} {
+		if f.set {
+			v.add("redis."+f.name, "means nothing to the embedded stand-in; remove it")
+		}
+	}
+}
+
+func (v validator) redisServers(r Redis) {
+	v.eachOnce("redis.addresses", r.Addresses, func(at, address string) {
+		if host, _ := v.address(at, address, 1); host == "" {
+			v.add(at, "%s has no host; write an address such as redis:6379", show(address))
+		}
+	})
+	switch {
+	case r.MasterName != "" && r.Cluster:
+		v.add("redis.masterName", "is for Sentinel and redis.cluster for Redis Cluster; remove one of the two")
+	case len(r.Addresses) > 1 && r.MasterName == "" && !r.Cluster:
+		v.add("redis.addresses", "has %d servers that nothing ties together; write masterName for Sentinel or cluster: true for Redis Cluster", len(r.Addresses))
+	}
+	switch {
+	case r.DB < 0:
+		v.add("redis.db", "%d is negative; write the number of a database", r.DB)
+	case r.DB > 0 && r.Cluster:
+		v.add("redis.db", "%d does not exist, since Redis Cluster has database 0 only; remove it", r.DB)
+	}
+	if t := r.TLS; t != nil && (t.CertFile == "") != (t.KeyFile == "") {
+		v.add("redis.tls", "has one of certFile and keyFile; write both, or none")
+	}
+}
+
+// everyNodeHas are labels that nodes without a GPU carry too.
+var everyNodeHas = []string{
+	labelHostname, "kubernetes.io/os", "kubernetes.io/arch", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+	"node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type", "topology.kubernetes.io/zone",
+	"topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
+}
+
+func (v validator) gpuLabelKey() {
+	label := v.c.GPULabel
+	switch {
+	case !isLabelKey(label):
+		v.add("gpuLabel", "%s is not a label key; %s", show(label), labelKeyHelp)
+	case slices.Contains(everyNodeHas, label) || strings.HasPrefix(label, ownPrefix):
+		v.add("gpuLabel", "%s is on nodes without a GPU too, and Cluster Autoscaler would never take those for ready; choose a label of the GPU nodes alone", show(label))
+	}
+}
+
+// maxKeyPrefix leaves keys, which also hold a namespace, a pod's name and its
+// uid, well below what is comfortable to read.
+const maxKeyPrefix = 128
+
+func (v validator) checkpoint() {
+	c := v.c.Checkpoint
+	if c.Mode != Enforce && c.Mode != Observe {
+		v.add("checkpoint.mode", "%s is not a mode; write enforce or observe", show(c.Mode))
+	}
+	v.podSelector(c.PodSelector)
+	odd := func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }
+	if c.KeyPrefix == "" || len(c.KeyPrefix) > maxKeyPrefix || strings.ContainsFunc(c.KeyPrefix, odd) {
+		v.add("checkpoint.keyPrefix", "%s cannot begin a Redis key; use 1 to %d printable characters without spaces", show(c.KeyPrefix), maxKeyPrefix)
+	}
+	v.positive("checkpoint.maxAge", c.MaxAge)
+	v.positive("checkpoint.abandonAfter", c.AbandonAfter)
+	v.notNegative("checkpoint.askAfter", c.AskAfter)
+	v.positive("checkpoint.askEvery", c.AskEvery)
+	v.eachOnce("checkpoint.askOnTaints", c.AskOnTaints, func(at, taint string) {
+		if !isLabelKey(taint) {
+			v.add(at, "%s is not a taint's key; %s", show(taint), labelKeyHelp)
+		}
+	})
+}
+
+func (v validator) podSelector(text string) {
+	selector, err := labels.Parse(text)
+	switch {
+	case err != nil:
+		v.add("checkpoint.podSelector", "%s is not a label selector; write one such as gpu-node-provider.io/checkpoint=required", show(text))
+	case selector.Empty():
+		v.add("checkpoint.podSelector", "%s selects every pod, and every node would be held; write one such as gpu-node-provider.io/checkpoint=required", show(text))
+	}
+}

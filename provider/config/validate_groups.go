@@ -1,0 +1,265 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The bounds keep every answer to Cluster Autoscaler below the 4 MiB that its
+// gRPC client accepts: about 7,000 placeholders that carry an error message
+// fit, and each group costs it several calls in every loop.
+const (
+	maxGroups    = 5_000
+	maxGroupSize = 7_000
+)
+
+// maxHourlyPrice is far above any machine, and keeps sums of prices exact.
+const maxHourlyPrice = 10_000
+
+// What the provider writes on nodes itself.
+const (
+	ownPrefix     = "gpu-node-provider.io/"
+	labelHostname = corev1.LabelHostname
+)
+
+// discovers is whether groups also come from the cloud, so that the file's list
+// is not all of them.
+func (c *Config) discovers() bool { return c.Cloud.AWS != nil && c.Cloud.AWS.Discovery != nil }
+
+func (c *Config) groupIDs() map[string]bool {
+	ids := make(map[string]bool, len(c.NodeGroups))
+	for _, g := range c.NodeGroups {
+		ids[g.ID] = true
+	}
+	return ids
+}
+
+func (v validator) groups() {
+	switch n := len(v.c.NodeGroups); {
+	case n == 0 && !v.c.discovers():
+		v.add("nodeGroups", "is empty; write at least one group")
+	case n > maxGroups:
+		v.add("nodeGroups", "has %d groups; Cluster Autoscaler asks for each in every loop, so write at most %d", n, maxGroups)
+		return
+	}
+	ids, scalingGroups := map[string]int{}, map[string]int{}
+	for i := range v.c.NodeGroups {
+		g := groupRules{v, item("nodeGroups", i), &v.c.NodeGroups[i]}
+		g.unique("id", g.ID, ids, i)
+		g.identity()
+		g.size()
+		if v.c.Cloud.AWS != nil {
+			g.aws()
+			g.unique("autoScalingGroup", g.AutoScalingGroup, scalingGroups, i)
+		}
+		g.platform()
+		g.zones()
+		g.labels()
+		g.gpuLabel()
+		g.taints()
+		g.capacity()
+		g.reserved()
+		g.price()
+		g.scaleDown()
+	}
+}
+
+// groupRules are the rules of one node group.
+type groupRules struct {
+	validator
+	path string
+	*NodeGroup
+}
+
+func (g groupRules) at(name string) string { return member(g.path, name) }
+
+// unique refuses what an earlier group has already.
+func (g groupRules) unique(name, value string, seen map[string]int, i int) {
+	if value == "" {
+		return
+	}
+	if first, twice := seen[value]; twice {
+		g.add(g.at(name), "%s is already that of %s; choose another", show(value), item("nodeGroups", first))
+		return
+	}
+	seen[value] = i
+}
+
+func (g groupRules) identity() {
+	if !isDNSLabel(g.ID) {
+		g.add(g.at("id"), "%s is not an id, which goes into labels and provider ids; %s", show(g.ID), dnsLabelHelp)
+	}
+	if !isLabelValue(g.InstanceType) {
+		g.add(g.at("instanceType"), "%s cannot be the value of the instance type label; %s", show(g.InstanceType), labelValueHelp)
+	}
+	if !isLabelValue(g.Region) {
+		g.add(g.at("region"), "%s cannot be the value of the region label; %s", show(g.Region), labelValueHelp)
+	}
+}
+
+func (g groupRules) size() {
+	if g.MinSize < 0 {
+		g.add(g.at("minSize"), "%d is negative; write 0 or more", g.MinSize)
+	}
+	switch {
+	case g.Retired && g.MinSize > 0:
+		g.add(g.at("minSize"), "%d keeps a retired group from becoming empty; write 0", g.MinSize)
+	case g.MaxSize == missingSize:
+		g.add(g.at("maxSize"), "is missing; write how many nodes the group may have at most")
+	case g.MaxSize < 0:
+		g.add(g.at("maxSize"), "%d is negative; write how many nodes the group may have at most", g.MaxSize)
+	case g.MaxSize > maxGroupSize:
+		g.add(g.at("maxSize"), "%d is more than Cluster Autoscaler can list in one answer; write at most %d", g.MaxSize, maxGroupSize)
+	case g.MaxSize < g.MinSize && !g.Retired:
+		g.add(g.at("maxSize"), "%d is below minSize %d; raise maxSize or lower minSize", g.MaxSize, g.MinSize)
+	}
+	if g.Surge == nil {
+		return
+	}
+	if g.Surge.Max < 1 {
+		g.add(g.at("surge.max"), "%d lets the group never grow; write 1 or more", g.Surge.Max)
+	}
+	g.positive(g.at("surge.window"), g.Surge.Window)
+}
+
+func (g groupRules) aws() {
+	// Any printable name of up to 255 characters is one to AWS.
+	odd := func(r rune) bool { return !unicode.IsPrint(r) }
+	switch name := g.AutoScalingGroup; {
+	case name == "":
+		g.add(g.at("autoScalingGroup"), "is missing; write the name of the Auto Scaling Group that holds the nodes")
+	case len([]rune(name)) > 255 || strings.ContainsFunc(name, odd):
+		g.add(g.at("autoScalingGroup"), "%s is not the name of an Auto Scaling Group; copy it from AWS", show(name))
+	}
+	if region := g.c.Cloud.AWS.Region; g.Region != "" && g.Region != region {
+		g.add(g.at("region"), "%s is not cloud.aws.region, %s; remove it, since the group is found there or nowhere", show(g.Region), show(region))
+	}
+}
+
+func (g groupRules) platform() {
+	if g.OS != "linux" && g.OS != "windows" {
+		g.add(g.at("os"), "%s is not an operating system of nodes; write linux or windows", show(g.OS))
+	}
+	if g.Arch != "amd64" && g.Arch != "arm64" {
+		g.add(g.at("arch"), "%s is not an architecture of nodes; write amd64 or arm64", show(g.Arch))
+	}
+}
+
+func (g groupRules) zones() {
+	g.eachOnce(g.at("zones"), g.Zones, func(at, zone string) {
+		switch {
+		case zone == "" || !isLabelValue(zone):
+			g.add(at, "%s cannot be the value of the zone label; %s", show(zone), labelValueHelp)
+		case g.c.Cloud.AWS != nil && !strings.HasPrefix(zone, g.Region):
+			g.add(at, "%s is not a zone of region %s; correct it", show(zone), show(g.Region))
+		}
+	})
+}
+
+func (g groupRules) labels() {
+	for _, name := range sortedKeys(g.Labels) {
+		at, value := key(g.at("labels"), name), g.Labels[name]
+		switch {
+		case !isLabelKey(name):
+			g.add(at, "is not a label key; %s", labelKeyHelp)
+		case !isLabelValue(value):
+			g.add(at, "%s is not a label value; %s", show(value), labelValueHelp)
+		case name == labelHostname || strings.HasPrefix(name, ownPrefix):
+			g.add(at, "is set on each node by the provider; remove it")
+		default:
+			g.contradiction(at, name, value)
+		}
+	}
+}
+
+// contradiction refuses a well-known label that says something else than the
+// group's own field, which is what the provider makes the label of.
+func (g groupRules) contradiction(at, name, value string) {
+	var field, want string
+	switch name {
+	case corev1.LabelOSStable, "beta.kubernetes.io/os":
+		field, want = "os", g.OS
+	case corev1.LabelArchStable, "beta.kubernetes.io/arch":
+		field, want = "arch", g.Arch
+	case corev1.LabelInstanceTypeStable, corev1.LabelInstanceType:
+		field, want = "instanceType", g.InstanceType
+	case corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaRegion:
+		field, want = "region", g.Region
+	case corev1.LabelTopologyZone, corev1.LabelFailureDomainBetaZone:
+		field, want = "zones", strings.Join(g.Zones, " and ")
+	}
+	if want != "" && want != value {
+		g.add(at, "%s contradicts %s, which is %s; remove one of the two", show(value), field, want)
+	}
+}
+
+func (g groupRules) taints() {
+	type identity struct {
+		key    string
+		effect corev1.TaintEffect
+	}
+	first := map[identity]int{}
+	effects := []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
+	for i, t := range g.Taints {
+		at := item(g.at("taints"), i)
+		g.taintKey(at, t.Key)
+		if !isLabelValue(t.Value) {
+			g.add(member(at, "value"), "%s is not a taint's value; %s", show(t.Value), labelValueHelp)
+		}
+		if !slices.Contains(effects, t.Effect) {
+			g.add(member(at, "effect"), "%s is not an effect; write NoSchedule, PreferNoSchedule or NoExecute", show(t.Effect))
+		}
+		id := identity{t.Key, t.Effect}
+		if j, twice := first[id]; twice {
+			g.add(at, "repeats key and effect of %s; keep one", item(g.at("taints"), j))
+			continue
+		}
+		first[id] = i
+	}
+}
+
+// passingTaint matches what comes and goes on a node. In a template it would
+// keep every pod away, and the group would never grow.
+func passingTaint(name string) bool {
+	return strings.HasPrefix(name, "node.kubernetes.io/") || strings.HasSuffix(name, "OfClusterAutoscaler") || strings.HasSuffix(name, "ByClusterAutoscaler")
+}
+
+func (g groupRules) taintKey(at, name string) {
+	switch {
+	case !isLabelKey(name):
+		g.add(member(at, "key"), "%s is not a taint's key; %s", show(name), labelKeyHelp)
+	case passingTaint(name):
+		g.add(member(at, "key"), "%s is put on single nodes by Kubernetes or Cluster Autoscaler; remove it, or no pod will ever fit the group", show(name))
+	}
+}
+
+func (g groupRules) price() {
+	if p := g.HourlyPrice; p != nil && !(*p >= 0 && *p <= maxHourlyPrice) { // also for NaN
+		g.add(g.at("hourlyPrice"), "%v is not a price; write US dollars from 0 to %d", *p, maxHourlyPrice)
+	}
+}
+
+func (g groupRules) scaleDown() {
+	at, s := g.at("scaleDown"), g.ScaleDown
+	shares := []struct {
+		name  string
+		value *float64
+	}{{"utilizationThreshold", s.UtilizationThreshold}, {"gpuUtilizationThreshold", s.GPUUtilizationThreshold}}
+	for _, f := range shares {
+		if f.value != nil {
+			g.share(member(at, f.name), *f.value)
+		}
+	}
+	durations := []struct {
+		name  string
+		value *Duration
+	}{{"unneededTime", s.UnneededTime}, {"unreadyTime", s.UnreadyTime}, {"maxNodeProvisionTime", s.MaxNodeProvisionTime}}
+	for _, f := range durations {
+		if f.value != nil {
+			g.notNegative(member(at, f.name), *f.value)
+		}
+	}
+}

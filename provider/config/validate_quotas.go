@@ -1,0 +1,188 @@
+package config
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// The bounds keep the work of matching patterns with groups small, whatever the file.
+const (
+	maxQuotas   = 200
+	maxPatterns = 50 // of one quota; ids that are written out do not count
+)
+
+// maxAmount keeps the sums of the quota ledger, in millionths, within 64 bits.
+var maxAmount = resource.MustParse("1G")
+
+// serviceQuota is how Service Quotas writes its codes.
+var serviceQuota = regexp.MustCompile(`^L-[0-9A-F]{8}$`)
+
+func (v validator) quotas() {
+	if n := len(v.c.Quotas); n > maxQuotas {
+		v.add("quotas", "has %d quotas; write at most %d", n, maxQuotas)
+		return
+	}
+	if len(v.c.NodeGroups) > maxGroups {
+		return // reported, and too many to match
+	}
+	first := map[string]int{}
+	for i := range v.c.Quotas {
+		q := quotaRules{v, item("quotas", i), &v.c.Quotas[i]}
+		q.name(first, i)
+		q.resource()
+		q.limit()
+		q.surge()
+		q.covers()
+	}
+}
+
+// quotaRules are the rules of one quota.
+type quotaRules struct {
+	validator
+	path string
+	*Quota
+}
+
+func (q quotaRules) at(name string) string { return member(q.path, name) }
+
+func (q quotaRules) name(first map[string]int, i int) {
+	if !isDNSLabel(q.Name) {
+		q.add(q.at("name"), "%s is not a name; %s", show(q.Name), dnsLabelHelp)
+		return
+	}
+	if j, twice := first[q.Name]; twice {
+		q.add(q.at("name"), "%s is already that of %s; choose another", show(q.Name), item("quotas", j))
+		return
+	}
+	first[q.Name] = i
+}
+
+func (q quotaRules) resource() {
+	switch r := q.Resource; {
+	case r == ResourceVCPU, r == ResourceNodes, r == ResourceUSDPerHour, isExtendedResource(r):
+	case r == string(corev1.ResourceCPU):
+		q.add(q.at("resource"), "cpu is not what quotas count; write vcpu")
+	default:
+		q.add(q.at("resource"), "%s is not what quotas count; write vcpu, nodes, usd-per-hour, or a device's full name such as nvidia.com/gpu", show(r))
+	}
+}
+
+// fractional is whether parts of a unit make sense.
+func (q quotaRules) fractional() bool {
+	return q.Resource == ResourceVCPU || q.Resource == ResourceUSDPerHour
+}
+
+func (q quotaRules) limit() {
+	switch {
+	case q.Limit == nil && q.AWSServiceQuota == "":
+		q.add(q.at("limit"), "is missing; write it, or awsServiceQuota to take it from AWS")
+	case q.Limit != nil && q.AWSServiceQuota != "":
+		q.add(q.at("limit"), "is given, and awsServiceQuota too; remove one of the two")
+	case q.Limit != nil:
+		if q.Limit.Sign() < 0 || q.Limit.Cmp(maxAmount) > 0 || !q.fractional() && !isWhole(*q.Limit) {
+			q.add(q.at("limit"), "%s is not a limit of %s; write %s from 0 to %s", q.Limit, show(q.Resource), q.unit(), &maxAmount)
+		}
+	default:
+		q.serviceQuota()
+	}
+}
+
+func (q quotaRules) unit() string {
+	if q.fractional() {
+		return "a number"
+	}
+	return "a whole number"
+}
+
+func (q quotaRules) serviceQuota() {
+	at := q.at("awsServiceQuota")
+	if !serviceQuota.MatchString(q.AWSServiceQuota) {
+		q.add(at, "%s is not the code of a service quota; write one such as L-DB2E81BA", show(q.AWSServiceQuota))
+	}
+	if q.c.Cloud.Simulated != nil {
+		q.add(at, "needs AWS to ask; write a limit for the simulated cloud")
+	}
+	if q.Resource != ResourceVCPU {
+		q.add(at, "counts vCPUs, not %s; write resource: vcpu", show(q.Resource))
+	}
+}
+
+func (q quotaRules) surge() {
+	if q.Surge == nil {
+		return
+	}
+	most := q.Surge.Max
+	if most.Sign() <= 0 || most.Cmp(maxAmount) > 0 || !q.fractional() && !isWhole(most) {
+		q.add(q.at("surge.max"), "%s is not a surge of %s; write %s above 0, up to %s", &most, show(q.Resource), q.unit(), &maxAmount)
+	}
+	q.positive(q.at("surge.window"), q.Surge.Window)
+}
+
+// covers checks that the quota binds something: a slip of the pen in a pattern
+// or in a resource's name would otherwise take the limit away in silence.
+func (q quotaRules) covers() {
+	field := q.at("nodeGroups")
+	if len(q.NodeGroups) == 0 {
+		q.add(field, "is empty, so the quota would bind nothing; write ids or patterns of node groups")
+		return
+	}
+	globs := 0
+	for _, pattern := range q.NodeGroups {
+		if isGlob(pattern) {
+			globs++
+		}
+	}
+	if globs > maxPatterns {
+		q.add(field, "has %d patterns; write at most %d", globs, maxPatterns)
+		return
+	}
+	covered, ids := map[string]bool{}, q.c.groupIDs()
+	q.eachOnce(field, q.NodeGroups, func(at, pattern string) {
+		q.pattern(at, pattern, ids, covered)
+	})
+	q.used(covered)
+}
+
+// isGlob is whether a pattern is more than an id.
+func isGlob(pattern string) bool { return strings.ContainsAny(pattern, `*?[\`) }
+
+func (q quotaRules) pattern(at, pattern string, ids, covered map[string]bool) {
+	if _, err := path.Match(pattern, ""); err != nil {
+		q.add(at, "%s is not a pattern; use * for any text, ? for any letter, [abc] for one of those", show(pattern))
+		return
+	}
+	matched := ids[pattern]
+	if matched {
+		covered[pattern] = true
+	}
+	if isGlob(pattern) {
+		for id := range ids {
+			if ok, _ := path.Match(pattern, id); ok { // the pattern is known to be good
+				covered[id], matched = true, true
+			}
+		}
+	}
+	if !matched && !q.c.discovers() {
+		q.add(at, "%s matches no node group; correct it, or remove it", show(pattern))
+	}
+}
+
+// used refuses a quota of a device that none of its groups offers.
+func (q quotaRules) used(covered map[string]bool) {
+	if !isExtendedResource(q.Resource) || len(covered) == 0 || q.c.discovers() {
+		return
+	}
+	offers := func(n NodeGroup) bool {
+		g := groupRules{q.validator, "", &n}
+		_, offered := n.Capacity[corev1.ResourceName(q.Resource)]
+		return covered[n.ID] && (offered || !g.capacityKnown())
+	}
+	if !slices.ContainsFunc(q.c.NodeGroups, offers) {
+		q.add(q.at("resource"), "%s is in no capacity of the groups that the quota covers, so it would bind nothing; correct it, or remove the quota", show(q.Resource))
+	}
+}

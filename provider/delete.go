@@ -1,0 +1,272 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"gpu-node-provider/cloud"
+	"gpu-node-provider/proto"
+)
+
+// NodeGroupDeleteNodes ends the named instances and cancels the named
+// placeholders, lowering the target by one for each. Every node is checked, and
+// the gate asked, before anything is changed; what is already gone or going is
+// OK and counts no second time.
+func (s *Server) NodeGroupDeleteNodes(ctx context.Context, req *proto.NodeGroupDeleteNodesRequest) (*proto.NodeGroupDeleteNodesResponse, error) {
+	nodes, err := named(req.GetNodes())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	if err := s.delete(ctx, req.GetId(), nodes); err != nil {
+		return nil, toStatus(err)
+	}
+	return &proto.NodeGroupDeleteNodesResponse{}, nil
+}
+
+// named checks the form of the request and drops repetitions.
+func named(nodes []*proto.ExternalGrpcNode) ([]GateNode, error) {
+	seen := map[string]bool{}
+	var all []GateNode
+	for n, node := range nodes {
+		id := node.GetProviderID()
+		if id == "" {
+			return nil, invalid("node %d (%q) has no provider id", n, shorten(node.GetName(), maxIDInMessage))
+		}
+		if !seen[id] {
+			seen[id] = true
+			all = append(all, GateNode{Instance: id, Node: node.GetName()})
+		}
+	}
+	return all, nil
+}
+
+func (s *Server) delete(ctx context.Context, id string, nodes []GateNode) error {
+	w, err := s.begin(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer w.end()
+	plan, err := w.plan(ctx, nodes)
+	if err != nil {
+		return err
+	}
+	refused, err := s.ask(ctx, id, plan.terminate)
+	if err != nil {
+		return fmt.Errorf("no node of group %s may go: %w", id, err)
+	}
+	kept, err := plan.keep(refused)
+	if err != nil {
+		s.metrics.refused.WithLabelValues(id).Add(float64(len(refused)))
+		return err
+	}
+	if err := w.carryOut(ctx, plan); err != nil {
+		return err
+	}
+	if kept != "" {
+		s.metrics.refused.WithLabelValues(id).Add(float64(len(refused)))
+		return precondition("the others went; kept %s", kept)
+	}
+	return nil
+}
+
+// deletion is what a DeleteNodes comes down to.
+type deletion struct {
+	terminate []GateNode
+	cancel    []string
+}
+
+// keep takes what the gate refused out of the plan. For real nodes a refusal
+// keeps all: Cluster Autoscaler cannot hear of a part, and would uncordon nodes
+// that are on their way out. Its fakes have no cordon to lose, so their clear
+// ones go and the text names the rest.
+func (d *deletion) keep(refused map[string]Refusal) (kept string, err error) {
+	if len(refused) == 0 {
+		return "", nil
+	}
+	kept = reasons(d.terminate, refused)
+	for _, n := range d.terminate {
+		if _, ok := refused[n.Instance]; ok && !n.Fake() {
+			return "", precondition("nothing was deleted; %s", kept)
+		}
+	}
+	d.terminate = slices.DeleteFunc(d.terminate, func(n GateNode) bool {
+		_, ok := refused[n.Instance]
+		return ok
+	})
+	return kept, nil
+}
+
+// plan sorts the nodes and checks them all. It changes nothing.
+func (w *write) plan(ctx context.Context, nodes []GateNode) (*deletion, error) {
+	plan, strangers := sortNodes(w.now(), nodes)
+	if len(strangers) > 0 {
+		// The snapshot is older than an instance that has just arrived, so the
+		// cloud is asked before anything is called foreign.
+		if err := w.describe(ctx); err != nil {
+			return nil, err
+		}
+		plan, strangers = sortNodes(w.now(), nodes)
+		if err := w.identify(ctx, strangers); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.spellings(plan.terminate); err != nil {
+		return nil, err
+	}
+	least := max(w.view.minSize(), w.now().Min)
+	left := w.now().Target - len(plan.cancel) - len(plan.terminate)
+	if len(plan.terminate) > 0 && left < least {
+		return nil, precondition("nothing was deleted; group %s has a target of %d and a minimum of %d: %d nodes are too many",
+			w.id, w.now().Target, least, len(plan.terminate))
+	}
+	return plan, nil
+}
+
+// sortNodes tells live instances, placeholders and what is already going from
+// ids that are not in the group now.
+func sortNodes(state cloud.Group, nodes []GateNode) (*deletion, []GateNode) {
+	known := make(map[string]cloud.Instance, len(state.Instances))
+	for _, i := range state.Instances {
+		known[i.ID] = i
+	}
+	plan := &deletion{}
+	var strangers []GateNode
+	for _, n := range nodes {
+		i, ok := known[n.Instance]
+		switch {
+		case !ok:
+			strangers = append(strangers, n)
+		case i.Placeholder:
+			plan.cancel = append(plan.cancel, n.Instance)
+		case i.State != cloud.Deleting:
+			plan.terminate = append(plan.terminate, n)
+		}
+	}
+	return plan, strangers
+}
+
+// identify tells ids that are gone, which is fine, from those that never
+// belonged to the group, which is not.
+func (w *write) identify(ctx context.Context, strangers []GateNode) error {
+	now := w.s.current.Load()
+	var unknown []string
+	for _, n := range strangers {
+		if owner, ok := now.owner[n.Instance]; ok && owner != w.id {
+			return invalid("instance %s belongs to node group %s, not %s", shorten(n.Instance, maxIDInMessage), owner, w.id)
+		}
+		if d, ok := now.departed[n.Instance]; !ok || d.group != w.id {
+			unknown = append(unknown, n.Instance)
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	found, err := w.s.backend.Lookup(ctx, w.id, unknown)
+	if err != nil {
+		return fmt.Errorf("asking the cloud about %d instances that are not in group %s: %w", len(unknown), w.id, err)
+	}
+	for n, existence := range found {
+		switch existence {
+		case cloud.Gone:
+		case cloud.Present: // it arrived between two questions; the next try finds it
+			return fmt.Errorf("instance %s has just arrived in group %s: %w", shorten(unknown[n], maxIDInMessage), w.id, cloud.ErrUnavailable)
+		case cloud.Foreign:
+			return invalid("instance %s is not of node group %s and never was", shorten(unknown[n], maxIDInMessage), w.id)
+		default:
+			return invalid("instance %s is not of node group %s and never was", shorten(unknown[n], maxIDInMessage), w.id)
+		}
+	}
+	return nil
+}
+
+// spellings refuses to end an instance that is said to have no Node while a
+// Node for it exists whose provider id is written differently: all healthy
+// nodes of the group would follow.
+func (w *write) spellings(nodes []GateNode) error {
+	if w.s.cluster == nil {
+		return nil
+	}
+	for _, n := range nodes {
+		if !n.Fake() {
+			continue
+		}
+		if other, ok := w.s.cluster.OtherSpelling(n.Instance); ok {
+			return precondition("nothing was deleted; instance %s has the Node %s, whose spec.providerID is %q: make the two equal byte for byte",
+				n.Instance, other.Name, other.Spec.ProviderID)
+		}
+	}
+	return nil
+}
+
+// carryOut is the part that changes something.
+func (w *write) carryOut(ctx context.Context, plan *deletion) error {
+	cancelled, err := w.cancel(ctx, plan.cancel)
+	if err != nil {
+		return err
+	}
+	terminated, err := w.terminate(ctx, plan.terminate)
+	if cancelled+terminated > 0 {
+		w.s.log.Info("nodes deleted", zap.String("node_group", w.id), zap.Int("cancelled", cancelled),
+			zap.Int("terminated", terminated), zap.Int("target", w.now().Target))
+	}
+	return err
+}
+
+func (w *write) terminate(ctx context.Context, nodes []GateNode) (int, error) {
+	if len(nodes) == 0 {
+		return 0, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("nothing was terminated: %w", err)
+	}
+	ids := make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		ids = append(ids, n.Instance)
+	}
+	state, confirmed, err := w.s.backend.Delete(ctx, w.id, ids)
+	switch {
+	case err == nil:
+		w.learned(state)
+	case isUnknown(err):
+		confirmed = w.confirmTerminated(ctx, ids)
+	case len(confirmed) > 0:
+		w.learned(state)
+	}
+	w.s.metrics.terminated.WithLabelValues(w.id).Add(float64(len(confirmed)))
+	missing := slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(confirmed, id) })
+	if len(missing) == 0 {
+		return len(confirmed), nil
+	}
+	if err == nil {
+		err = cloud.ErrUnavailable
+	}
+	if errors.Is(err, cloud.ErrInvalid) {
+		// It was checked; the group has changed under us, so a later try may do.
+		err = fmt.Errorf("%w (%w)", cloud.ErrUnavailable, err)
+	}
+	return len(confirmed), fmt.Errorf("%d of %d terminations are not confirmed (%s): %w",
+		len(missing), len(nodes), shorten(strings.Join(missing, ", "), maxIDInMessage), err)
+}
+
+// confirmTerminated asks the cloud which of the instances are going or gone.
+func (w *write) confirmTerminated(ctx context.Context, ids []string) []string {
+	if err := w.describe(ctx); err != nil {
+		return nil
+	}
+	live := map[string]bool{}
+	for _, i := range w.state.Instances {
+		live[i.ID] = i.State != cloud.Deleting
+	}
+	var confirmed []string
+	for _, id := range ids {
+		if !live[id] {
+			confirmed = append(confirmed, id)
+		}
+	}
+	return confirmed
+}

@@ -1,0 +1,142 @@
+package provider
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"gpu-node-provider/cloud"
+)
+
+const namespace = "gpu_node_provider"
+
+// metrics are counters of what happened; sizes are collected from the snapshot
+// when somebody scrapes, so that they cannot disagree with it. Labels are
+// bounded: groups, quotas and words of this package, never nodes or Pods.
+type metrics struct {
+	asked, granted, refusedNodes *prometheus.CounterVec
+	cancelled, terminated        *prometheus.CounterVec
+	refused                      *prometheus.CounterVec
+	absorbed, unavoidable        *prometheus.CounterVec
+	refreshErrors                *prometheus.CounterVec
+	reloads                      *prometheus.CounterVec
+	reloadFailed                 prometheus.Gauge
+}
+
+func newMetrics(r prometheus.Registerer, s *Server) *metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	}
+	m := &metrics{
+		asked:         counter("increase_nodes_asked_total", "Nodes asked for by IncreaseSize.", "node_group"),
+		granted:       counter("increase_nodes_granted_total", "Nodes granted of those asked for.", "node_group"),
+		refusedNodes:  counter("increase_nodes_refused_total", "Nodes refused of those asked for, because of a limit.", "node_group"),
+		cancelled:     counter("placeholders_cancelled_total", "Units of capacity cancelled before a machine came.", "node_group"),
+		terminated:    counter("instances_terminated_total", "Instances whose termination the cloud has confirmed.", "node_group"),
+		refused:       counter("deletions_refused_total", "Instances that the gate kept from being deleted.", "node_group"),
+		absorbed:      counter("increases_absorbed_total", "IncreaseSize calls answered by capacity that was in flight and forgotten.", "node_group"),
+		unavoidable:   counter("unavoidable_duplicates_total", "Purchases while given-up capacity was in flight in another group.", "reason"),
+		refreshErrors: counter("refresh_errors_total", "Failed readings of the cloud.", "class"),
+		reloads:       counter("config_reloads_total", "Changes of the node group file, by outcome.", "outcome"),
+		reloadFailed: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "config_reload_failed",
+			Help: "1 while the node group file on disk is not the one in force."}),
+	}
+	if r != nil {
+		r.MustRegister(m.asked, m.granted, m.refusedNodes, m.cancelled, m.terminated, m.refused,
+			m.absorbed, m.unavoidable, m.refreshErrors, m.reloads, m.reloadFailed, sizes{s})
+	}
+	return m
+}
+
+func (m *metrics) increase(group string, asked, granted int) {
+	m.asked.WithLabelValues(group).Add(float64(asked))
+	m.granted.WithLabelValues(group).Add(float64(granted))
+	m.refusedNodes.WithLabelValues(group).Add(float64(asked - granted))
+}
+
+func (m *metrics) refreshFailed(err error) {
+	class := "other"
+	switch {
+	case errors.Is(err, cloud.ErrThrottled):
+		class = "throttled"
+	case errors.Is(err, cloud.ErrDenied):
+		class = "denied"
+	case errors.Is(err, cloud.ErrUnavailable):
+		class = "unavailable"
+	case isUnknown(err):
+		class = "deadline"
+	}
+	m.refreshErrors.WithLabelValues(class).Inc()
+}
+
+func (m *metrics) reloaded(err error) {
+	if err != nil {
+		m.reloads.WithLabelValues("rejected").Inc()
+		m.reloadFailed.Set(1)
+		return
+	}
+	m.reloads.WithLabelValues("applied").Inc()
+	m.reloadFailed.Set(0)
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
+}
+
+var (
+	descTarget    = desc("node_group_target_size", "Capacity asked for, placeholders included.", "node_group")
+	descMax       = desc("node_group_effective_max_size", "What the group may grow to now.", "node_group")
+	descInstances = desc("node_group_instances", "Instances by state.", "node_group", "state")
+	descForgotten = desc("node_group_forgotten_capacity", "Capacity in flight that the autoscaler may not count.", "node_group")
+	descUsed      = desc("quota_used", "Use of a quota, in its resource.", "quota", "resource")
+	descLimit     = desc("quota_limit", "Limit of a quota, in its resource.", "quota", "resource")
+	descAge       = desc("snapshot_age_seconds", "Time since the cloud was last read as a whole.")
+)
+
+// sizes collects what the snapshot says.
+type sizes struct{ s *Server }
+
+func (c sizes) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descTarget, descMax, descInstances, descForgotten, descUsed, descLimit, descAge} {
+		ch <- d
+	}
+}
+
+func (c sizes) Collect(ch chan<- prometheus.Metric) {
+	now := c.s.current.Load()
+	if now == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, g := range now.order {
+		gauge(descTarget, float64(g.state.Target), g.ID)
+		gauge(descMax, float64(g.max), g.ID)
+		gauge(descForgotten, float64(g.forgotten), g.ID)
+		for state, n := range g.count() {
+			gauge(descInstances, float64(n), g.ID, state)
+		}
+	}
+	for _, q := range c.s.ledger.Usage() {
+		gauge(descUsed, q.Used, q.Name, q.Resource)
+		gauge(descLimit, q.Limit, q.Name, q.Resource)
+	}
+	gauge(descAge, c.s.now().Sub(now.taken).Seconds())
+}
+
+// count counts instances by what a person would call their state.
+func (g *groupView) count() map[string]int {
+	n := map[string]int{"running": 0, "creating": 0, "deleting": 0, "placeholder": 0, "failed": 0}
+	for _, i := range g.state.Instances {
+		switch {
+		case i.Error != nil:
+			n["failed"]++
+		case i.Placeholder:
+			n["placeholder"]++
+		default:
+			n[i.State.String()]++
+		}
+	}
+	return n
+}

@@ -1,0 +1,84 @@
+package nodegroup
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/resource"
+)
+
+// Rough prices in US dollars an hour, for groups without hourlyPrice. They only
+// have to put groups in a sensible order: a GPU outweighs what is around it.
+const (
+	roughVCPU = 0.04
+	roughGiB  = 0.005
+	roughGPU  = 0.50
+	gib       = 1 << 30
+)
+
+// HourlyPrice is the price of one node in US dollars, and whether the file
+// says so; otherwise it is a rough one by its resources.
+func (g *Group) HourlyPrice() (dollars float64, fromFile bool) { return g.price, g.priced }
+
+func (g *Group) hourlyPrice() (float64, bool) {
+	if g.NodeGroup.HourlyPrice != nil {
+		return *g.NodeGroup.HourlyPrice, true
+	}
+	return roughPrice(g.Capacity), false
+}
+
+func roughPrice(amounts corev1.ResourceList) float64 {
+	price := roughVCPU*amounts.Cpu().AsApproximateFloat64() + roughGiB*amounts.Memory().AsApproximateFloat64()/gib
+	for name, amount := range amounts {
+		if extended(name) {
+			price += roughGPU * amount.AsApproximateFloat64()
+		}
+	}
+	return price
+}
+
+// PodPrice is what an hour of the Pod costs: its share of the cheapest group
+// that it fits. A Pod that fits no group gets a rough price, not an error:
+// Cluster Autoscaler drops every option for which a Pod has no price, and then
+// does not scale up at all (cluster-autoscaler/expander/price/price.go).
+func (c *Catalogue) PodPrice(pod *corev1.Pod) float64 {
+	cheapest, found := 0.0, false
+	for _, g := range c.groups {
+		if g.Fits(pod) != nil {
+			continue
+		}
+		price := g.price * g.share(pod)
+		if !found || price < cheapest {
+			cheapest, found = price, true
+		}
+	}
+	if !found {
+		return roughPrice(requests(pod))
+	}
+	return cheapest
+}
+
+// share is the largest part that the Pod takes of any of the node's
+// resources; of a GPU node only GPUs count once the Pod asks for one.
+func (g *Group) share(pod *corev1.Pod) float64 {
+	largest, gpus := 0.0, 0.0
+	for name, want := range requests(pod) {
+		have := g.template.Status.Allocatable[name]
+		if have.IsZero() {
+			continue
+		}
+		part := want.AsApproximateFloat64() / have.AsApproximateFloat64()
+		if strings.Contains(string(name), "/") {
+			gpus = max(gpus, part)
+		}
+		largest = max(largest, part)
+	}
+	if gpus > 0 {
+		return gpus
+	}
+	return largest
+}
+
+func requests(pod *corev1.Pod) corev1.ResourceList {
+	return resource.PodRequests(pod, resource.PodResourcesOptions{})
+}

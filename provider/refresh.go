@@ -1,0 +1,83 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"gpu-node-provider/cloud"
+	"gpu-node-provider/proto"
+)
+
+// maxSnapshotAge is how long an old snapshot does when the cloud does not
+// answer. Cluster Autoscaler's own list of instances is up to two minutes old,
+// so half of that adds nothing new; and Refresh is the one call that may fail.
+const maxSnapshotAge = time.Minute
+
+// Refresh reads the cloud. It is the only call that fails when the cloud does,
+// and only once the last reading is too old to decide by.
+func (s *Server) Refresh(ctx context.Context, _ *proto.RefreshRequest) (*proto.RefreshResponse, error) {
+	err := s.refresh(ctx)
+	if err == nil {
+		return &proto.RefreshResponse{}, nil
+	}
+	age := s.now().Sub(s.current.Load().taken)
+	if age <= maxSnapshotAge {
+		s.log.Warn("refresh failed, the old snapshot stays", zap.Error(err), zap.Duration("age", age))
+		return &proto.RefreshResponse{}, nil
+	}
+	return nil, toStatus(fmt.Errorf("the cloud was last read %s ago: %w", age.Round(time.Second), err))
+}
+
+// refresh puts a new snapshot in place. A group that is written to while the
+// cloud is read keeps what its write said.
+func (s *Server) refresh(ctx context.Context) error {
+	if err := s.refreshing.enter(ctx); err != nil {
+		return err
+	}
+	defer s.refreshing.leave()
+	marks := s.marks()
+	states, err := s.backend.Describe(ctx)
+	if err != nil {
+		s.metrics.refreshFailed(err)
+		return fmt.Errorf("reading the node groups from the cloud: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fresh := s.freshLocked(states, marks)
+	s.publishLocked(s.current.Load().catalogue, fresh, s.now())
+	return nil
+}
+
+// freshLocked picks the groups that nobody has written to since the marks
+// were taken.
+func (s *Server) freshLocked(states []cloud.Group, marks map[string]uint64) map[string]cloud.Group {
+	fresh := make(map[string]cloud.Group, len(states))
+	for _, state := range states {
+		record := s.recordLocked(state.ID)
+		if record.writes != marks[state.ID] || record.writing {
+			continue
+		}
+		s.settleLocked(record, state)
+		fresh[state.ID] = state
+	}
+	return fresh
+}
+
+func (s *Server) marks() map[string]uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	marks := make(map[string]uint64, len(s.groups))
+	for id, record := range s.groups {
+		marks[id] = record.writes
+	}
+	return marks
+}
+
+// isUnknown says whether a write may or may not have been carried out.
+func isUnknown(err error) bool {
+	return errors.Is(err, cloud.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}

@@ -1,0 +1,117 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"gpu-node-provider/provider/config"
+	"gpu-node-provider/provider/nodegroup"
+)
+
+// Reload puts a changed node group file in force, wholly or not at all: an
+// error leaves the old one.
+func (s *Server) Reload(ctx context.Context, next *config.Config) error {
+	err := s.reload(ctx, next)
+	s.RejectedReload(err)
+	return err
+}
+
+// RejectedReload records why a changed file is not in force; nil records that
+// it is. Callers use it for files that cannot even be read.
+func (s *Server) RejectedReload(err error) {
+	s.metrics.reloaded(err)
+	s.mu.Lock()
+	s.reloadError = err
+	s.mu.Unlock()
+	if err != nil {
+		s.log.Error("node group file rejected, the old one stays in force", zap.Error(err))
+		return
+	}
+	s.log.Info("node group file in force")
+}
+
+func (s *Server) reload(ctx context.Context, next *config.Config) error {
+	if changed := s.config.RestartNeeded(next); len(changed) > 0 {
+		return fmt.Errorf("these need a restart of the provider: %s", strings.Join(changed, "; "))
+	}
+	// No refresh may read the cloud by the old groups and publish by the new.
+	if err := s.refreshing.enter(ctx); err != nil {
+		return err
+	}
+	defer s.refreshing.leave()
+
+	catalogue := nodegroup.New(next, s.backend.TemplateID)
+	leave, err := s.holdDropped(ctx, catalogue)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := s.backend.Configure(ctx, catalogue.Specs()); err != nil {
+		return s.restore(ctx, fmt.Errorf("telling the cloud about the node groups: %w", err))
+	}
+	marks := s.marks()
+	states, err := s.backend.Describe(ctx)
+	if err != nil {
+		return s.restore(ctx, fmt.Errorf("reading the node groups from the cloud: %w", err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.config = next
+	s.ledger.Configure(catalogue.Budget())
+	s.publishLocked(catalogue, s.freshLocked(states, marks), s.now())
+	return nil
+}
+
+// holdDropped makes sure that no group which the new file drops still has
+// instances, and that none gets any until leave is called.
+func (s *Server) holdDropped(ctx context.Context, next *nodegroup.Catalogue) (leave func(), err error) {
+	var held []lane
+	leave = func() {
+		for _, l := range held {
+			l.leave()
+		}
+	}
+	var problems []error
+	for _, g := range s.current.Load().order {
+		if _, stays := next.Lookup(g.ID); stays {
+			continue
+		}
+		s.mu.Lock()
+		l := s.recordLocked(g.ID).lane
+		s.mu.Unlock()
+		if err := l.enter(ctx); err != nil {
+			leave()
+			return nil, fmt.Errorf("node group %s is being changed: %w", g.ID, err)
+		}
+		held = append(held, l)
+		states, err := s.backend.Describe(ctx, g.ID)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("node group %s is missing from the new file, and the cloud cannot say whether it is empty: %w", g.ID, err))
+		} else if n := len(states[0].Instances); n > 0 {
+			problems = append(problems, fmt.Errorf("node group %s is missing from the new file and has %d instances: write retired: true until it is empty", g.ID, n))
+		}
+	}
+	if len(problems) > 0 {
+		leave()
+		return nil, errors.Join(problems...)
+	}
+	return leave, nil
+}
+
+// restoreTimeout bounds the way back, which must be gone even when the caller's time is over.
+const restoreTimeout = 10 * time.Second
+
+// restore tells the cloud about the old groups again.
+func (s *Server) restore(ctx context.Context, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
+	defer cancel()
+	if err := s.backend.Configure(ctx, s.current.Load().catalogue.Specs()); err != nil {
+		return fmt.Errorf("%w; and the old groups could not be put back: %w", cause, err)
+	}
+	return cause
+}

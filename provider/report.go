@@ -1,0 +1,88 @@
+package provider
+
+import "time"
+
+// Report is the state of the provider for people: what status prints and the
+// status page shows.
+type Report struct {
+	Time        time.Time     `json:"time"`
+	Snapshot    time.Time     `json:"snapshot"` // when the cloud was last read
+	NodeGroups  []GroupReport `json:"nodeGroups"`
+	Quotas      []QuotaReport `json:"quotas"`
+	GPULabel    string        `json:"gpuLabel"`
+	ReloadError string        `json:"reloadError,omitempty"` // why the file on disk is not in force
+}
+
+// GroupReport is one node group.
+type GroupReport struct {
+	ID           string           `json:"id"`
+	MinSize      int              `json:"minSize"`
+	MaxSize      int              `json:"maxSize"`      // of the file
+	EffectiveMax int              `json:"effectiveMax"` // what Cluster Autoscaler is told
+	Target       int              `json:"target"`
+	Running      int              `json:"running"`
+	Creating     int              `json:"creating"` // booting machines
+	Placeholders int              `json:"placeholders"`
+	Failed       int              `json:"failed"` // placeholders with an error
+	Deleting     int              `json:"deleting"`
+	Forgotten    int              `json:"forgotten"` // in flight, and the next increase is absorbed by it
+	Retired      bool             `json:"retired"`
+	Limit        string           `json:"limit"` // what bounds growth, with numbers and source
+	Instances    []InstanceReport `json:"instances"`
+}
+
+// InstanceReport is one instance or placeholder.
+type InstanceReport struct {
+	ID          string    `json:"id"`
+	State       string    `json:"state"`
+	Placeholder bool      `json:"placeholder,omitempty"`
+	Error       string    `json:"error,omitempty"`
+	Since       time.Time `json:"since"`
+}
+
+// QuotaReport is one quota, in its resource's own unit.
+type QuotaReport struct {
+	Name     string  `json:"name"`
+	Resource string  `json:"resource"`
+	Used     float64 `json:"used"`
+	Limit    float64 `json:"limit"`
+	Source   string  `json:"source"`
+}
+
+// Report tells the present state; ready is false before the first snapshot.
+func (s *Server) Report() (report Report, ready bool) {
+	now := s.current.Load()
+	if now == nil {
+		return Report{}, false
+	}
+	report = Report{Time: s.now(), Snapshot: now.taken, GPULabel: now.catalogue.GPULabel(), NodeGroups: []GroupReport{}, Quotas: []QuotaReport{}}
+	for _, g := range now.order {
+		report.NodeGroups = append(report.NodeGroups, g.report())
+	}
+	for _, q := range s.ledger.Usage() {
+		report.Quotas = append(report.Quotas, QuotaReport{Name: q.Name, Resource: q.Resource, Used: q.Used, Limit: q.Limit, Source: q.Source})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reloadError != nil {
+		report.ReloadError = s.reloadError.Error()
+	}
+	return report, true
+}
+
+func (g *groupView) report() GroupReport {
+	n := g.count()
+	r := GroupReport{
+		ID: g.ID, MinSize: g.minSize(), MaxSize: g.MaxSize, EffectiveMax: g.max, Target: g.state.Target,
+		Running: n["running"], Creating: n["creating"], Placeholders: n["placeholder"], Failed: n["failed"], Deleting: n["deleting"],
+		Forgotten: g.forgotten, Retired: g.Retired, Limit: g.limit.Text, Instances: []InstanceReport{},
+	}
+	for _, i := range g.state.Instances {
+		instance := InstanceReport{ID: i.ID, State: i.State.String(), Placeholder: i.Placeholder, Since: i.Since}
+		if i.Error != nil {
+			instance.Error = string(i.Error.Code) + ": " + shorten(i.Error.Message, maxErrorMessage)
+		}
+		r.Instances = append(r.Instances, instance)
+	}
+	return r
+}

@@ -1,0 +1,196 @@
+// Package provider is the gRPC service CloudProvider that Cluster Autoscaler
+// calls with --cloud-provider=externalgrpc: one file a call, all reads from
+// one immutable snapshot, all writes through to the cloud.
+//
+// A read goes handler → snapshot. A write goes handler → lane (one at a time
+// in a group) → checks → cloud.Backend → a new snapshot, and only then the
+// answer. Which machines there are is the Backend's to say, how many more there
+// may be the ledger's (package quota), and what a group looks like the
+// catalogue's (package nodegroup). status.go alone makes gRPC statuses.
+//
+// It does not know AWS, Redis or where its configuration came from.
+package provider
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"gpu-node-provider/cloud"
+	"gpu-node-provider/proto"
+	"gpu-node-provider/provider/cluster"
+	"gpu-node-provider/provider/config"
+	"gpu-node-provider/provider/nodegroup"
+	"gpu-node-provider/provider/quota"
+)
+
+// Options are a Server's collaborators. Only Config and Backend are needed.
+type Options struct {
+	Config  *config.Config
+	Backend cloud.Backend
+	// Gate decides whether nodes may go; nil lets everything pass.
+	Gate Gate
+	// Cluster is the view of the Kubernetes cluster; nil without one.
+	Cluster *cluster.View
+	// Log may be nil.
+	Log *zap.Logger
+	// Registerer takes the metrics; it may be nil.
+	Registerer prometheus.Registerer
+	// Now is time.Now unless a test replaces it.
+	Now func() time.Time
+}
+
+// Server answers Cluster Autoscaler. Start must have returned before it is
+// asked anything.
+type Server struct {
+	proto.UnimplementedCloudProviderServer
+
+	backend cloud.Backend
+	gate    Gate
+	cluster *cluster.View
+	ledger  *quota.Ledger
+	log     *zap.Logger
+	metrics *metrics
+	now     func() time.Time
+
+	current atomic.Pointer[snapshot] // never nil after Start
+
+	refreshing lane // one Describe of everything at a time
+
+	mu     sync.Mutex // guards what follows, and the step from one snapshot to the next
+	config *config.Config
+	groups map[string]*groupRecord
+	toldOf map[podReason]time.Time // Events on waiting Pods, so as not to repeat them
+	// reloadError is why the file on disk is not the one in force.
+	reloadError error
+}
+
+var _ proto.CloudProviderServer = (*Server)(nil)
+
+// groupRecord is what has to be remembered of a group between snapshots.
+type groupRecord struct {
+	lane lane
+
+	// writes counts the beginnings and ends of writes. A Describe during which
+	// it changed may have missed the write, so its answer is not taken.
+	writes  uint64
+	writing bool
+
+	// forgotten is how much capacity in flight Cluster Autoscaler does not
+	// count; see absorb.go.
+	forgotten int
+	// unread is true when it is forgotten because an answer was not read.
+	unread bool
+	// doubt is set while the outcome of an IncreaseSize is not known.
+	doubt *doubt
+}
+
+// New makes a Server. Nothing is asked of the cloud before Start.
+func New(o Options) *Server {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &Server{
+		backend:    o.Backend,
+		gate:       o.Gate,
+		cluster:    o.Cluster,
+		ledger:     quota.New(o.Now),
+		log:        o.Log,
+		now:        o.Now,
+		refreshing: newLane(),
+		config:     o.Config,
+		groups:     map[string]*groupRecord{},
+		toldOf:     map[podReason]time.Time{},
+	}
+	s.metrics = newMetrics(o.Registerer, s)
+	return s
+}
+
+// Start loads the first snapshot. Until it returned nil the port must not be
+// open: an empty answer would be believed.
+func (s *Server) Start(ctx context.Context) error {
+	catalogue := nodegroup.New(s.config, s.backend.TemplateID)
+	if err := s.backend.Configure(ctx, catalogue.Specs()); err != nil {
+		return fmt.Errorf("telling the cloud about the node groups: %w", err)
+	}
+	s.ledger.Configure(catalogue.Budget())
+	states, err := s.backend.Describe(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the node groups from the cloud: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rememberSurge(states)
+	s.publishLocked(catalogue, byGroup(states), s.now())
+	s.forgetAllLocked(causeProviderStart)
+	return nil
+}
+
+// rememberSurge puts what an earlier process asked for into the surge windows.
+func (s *Server) rememberSurge(states []cloud.Group) {
+	for _, state := range states {
+		for _, i := range state.Instances {
+			if i.State != cloud.Deleting {
+				s.ledger.Remember(state.ID, i.Since, 1)
+			}
+		}
+	}
+}
+
+// refreshInterval is how often the snapshot is renewed without being asked.
+// Cluster Autoscaler asks in each of its loops; this is for status, metrics and
+// Events while it is away.
+const refreshInterval = 10 * time.Second
+
+// Run keeps the snapshot fresh and tells waiting Pods what they wait for,
+// until ctx is done.
+func (s *Server) Run(ctx context.Context) error {
+	ticker := time.NewTicker(refreshInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("refresh failed, the old snapshot stays", zap.Error(err))
+		}
+		s.cordonDeparting(ctx)
+		s.explainWaiting()
+	}
+}
+
+// cordonDeparting keeps nodes that are on their way out unschedulable:
+// Cluster Autoscaler uncordons a whole batch when part of it failed.
+func (s *Server) cordonDeparting(ctx context.Context) {
+	if s.cluster == nil {
+		return
+	}
+	for _, g := range s.current.Load().order {
+		for _, i := range g.state.Instances {
+			if i.State != cloud.Deleting {
+				continue
+			}
+			if err := s.cluster.Cordon(ctx, i.ID); err != nil {
+				s.log.Warn("cordoning a departing node failed", zap.String("instance", i.ID), zap.Error(err))
+			}
+		}
+	}
+}
+
+func byGroup(states []cloud.Group) map[string]cloud.Group {
+	m := make(map[string]cloud.Group, len(states))
+	for _, state := range states {
+		m[state.ID] = state
+	}
+	return m
+}

@@ -1,0 +1,244 @@
+package provider
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"gpu-node-provider/cloud"
+	"gpu-node-provider/proto"
+	"gpu-node-provider/provider/nodegroup"
+	"gpu-node-provider/provider/quota"
+)
+
+// snapshot is everything that reads are answered from. It is never changed:
+// refreshes and writes put a new one in its place. The responses in it are
+// shared between calls, which is why no handler changes one.
+type snapshot struct {
+	catalogue *nodegroup.Catalogue
+	// taken is when the cloud was last read as a whole.
+	taken    time.Time
+	groups   map[string]*groupView
+	order    []*groupView
+	owner    map[string]string // instance or placeholder id → node group id
+	departed map[string]departure
+
+	nodeGroups *proto.NodeGroupsResponse
+	gpuLabel   *proto.GPULabelResponse
+	gpuTypes   *proto.GetAvailableGPUTypesResponse
+}
+
+// groupView is a node group at one moment.
+type groupView struct {
+	*nodegroup.Group
+	state cloud.Group
+	// inFlight counts capacity that is asked for and not yet a usable node.
+	inFlight  int
+	forgotten int
+	// max is the effective maximum, and limit what makes it so.
+	max   int
+	limit quota.Limit
+	// announced is the max of the last refresh, which Cluster Autoscaler plans
+	// with until the next.
+	announced int
+
+	forNode    *proto.NodeGroupForNodeResponse
+	targetSize *proto.NodeGroupTargetSizeResponse
+	nodes      *proto.NodeGroupNodesResponse
+	template   *proto.NodeGroupTemplateNodeInfoResponse
+	noTemplate error
+}
+
+// departure is an instance that is gone, whose Node may still be there.
+type departure struct {
+	group string
+	at    time.Time
+}
+
+// departedFor is how long a gone instance is remembered. Cloud controllers
+// delete its Node within minutes; a Node that stays longer is placed by its label.
+const departedFor = time.Hour
+
+// startupTime is how long a machine may take to become a usable node and still
+// count as in flight. It is Cluster Autoscaler's own --max-node-provision-time:
+// afterwards it does not wait for the node either.
+const startupTime = 15 * time.Minute
+
+// publishLocked puts the next snapshot in place: states are what is newly
+// known of some groups, the others keep what they have. With a whole reading
+// of the cloud, taken is its time; with a write, it is zero.
+func (s *Server) publishLocked(catalogue *nodegroup.Catalogue, states map[string]cloud.Group, taken time.Time) {
+	old := s.current.Load()
+	if old == nil {
+		old = &snapshot{}
+	}
+	next := &snapshot{
+		catalogue: catalogue,
+		taken:     taken,
+		groups:    make(map[string]*groupView, len(catalogue.All())),
+		gpuLabel:  &proto.GPULabelResponse{Label: catalogue.GPULabel()},
+		gpuTypes:  gpuTypes(catalogue),
+	}
+	if taken.IsZero() {
+		next.taken = old.taken
+	}
+	for _, g := range catalogue.All() {
+		state, fresh := states[g.ID]
+		before := old.groups[g.ID]
+		if !fresh {
+			state = unknownState(g.ID)
+			if before != nil {
+				state = before.state
+			}
+		}
+		s.ledgerLocked(g.ID, state, fresh)
+		next.order = append(next.order, &groupView{Group: g, state: state})
+		next.groups[g.ID] = next.order[len(next.order)-1]
+	}
+	s.nodeIndex(old, next)
+	s.fillLocked(old, next, !taken.IsZero())
+	s.current.Store(next)
+}
+
+// unknownState stands for a group that the cloud has not reported yet: it is
+// empty and cannot grow.
+func unknownState(id string) cloud.Group { return cloud.Group{ID: id} }
+
+func (s *Server) recordLocked(id string) *groupRecord {
+	r, ok := s.groups[id]
+	if !ok {
+		r = &groupRecord{lane: newLane()}
+		s.groups[id] = r
+	}
+	return r
+}
+
+func (s *Server) ledgerLocked(id string, state cloud.Group, fresh bool) {
+	// A group in the middle of a write holds a reservation that an older state
+	// would wipe out.
+	if fresh && !s.recordLocked(id).writing {
+		s.ledger.Observe(id, quota.Size{Target: state.Target, Deleting: len(state.Instances) - state.Target, CloudMax: state.Max})
+	}
+}
+
+// nodeIndex says which group each id belongs to, and remembers which ids have gone.
+func (s *Server) nodeIndex(old, next *snapshot) {
+	if sameInstances(old, next) {
+		next.owner = old.owner
+	} else {
+		next.owner = make(map[string]string, len(old.owner))
+		for _, g := range next.order {
+			for _, i := range g.state.Instances {
+				next.owner[i.ID] = g.ID
+			}
+		}
+	}
+	next.departed = s.departed(old, next)
+}
+
+func sameInstances(old, next *snapshot) bool {
+	if len(old.order) != len(next.order) {
+		return false
+	}
+	for n, g := range next.order {
+		if before := old.order[n]; before.ID != g.ID || !slices.EqualFunc(before.state.Instances, g.state.Instances,
+			func(a, b cloud.Instance) bool { return a.ID == b.ID }) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Server) departed(old, next *snapshot) map[string]departure {
+	now := s.now()
+	departed := make(map[string]departure, len(old.departed))
+	for id, d := range old.departed {
+		if now.Sub(d.at) < departedFor {
+			departed[id] = d
+		}
+	}
+	for id, group := range old.owner {
+		if _, still := next.owner[id]; !still {
+			departed[id] = departure{group, now}
+		}
+	}
+	return departed
+}
+
+// fillLocked works out maxima and answers, once all sizes are known: quotas
+// are shared, so one group's size moves another's maximum.
+func (s *Server) fillLocked(old, next *snapshot, whole bool) {
+	next.nodeGroups = &proto.NodeGroupsResponse{NodeGroups: make([]*proto.NodeGroup, 0, len(next.order))}
+	for _, g := range next.order {
+		before := old.groups[g.ID]
+		g.inFlight = s.inFlight(g)
+		record := s.recordLocked(g.ID)
+		record.forgotten = min(record.forgotten, g.inFlight)
+		record.unread = record.unread && record.forgotten > 0
+		g.forgotten = record.forgotten
+		g.limit = s.ledger.Room(g.ID)
+		g.max = g.state.Target + g.limit.Room
+		if g.forgotten > 0 { // so that Cluster Autoscaler can ask, and be told that it need not
+			g.max = max(g.max, g.state.Target+1)
+		}
+		g.announced = g.max
+		if !whole && before != nil {
+			g.announced = before.announced
+		}
+		g.answers(before)
+		next.nodeGroups.NodeGroups = append(next.nodeGroups.NodeGroups, g.forNode.GetNodeGroup())
+	}
+}
+
+// inFlight counts what Cluster Autoscaler would have to call upcoming.
+func (s *Server) inFlight(g *groupView) int {
+	n := 0
+	for _, i := range g.state.Instances {
+		switch {
+		case i.State == cloud.Deleting, i.Error != nil:
+		case i.State == cloud.Creating:
+			n++
+		case s.cluster != nil && s.now().Sub(i.Since) < startupTime && !s.cluster.Usable(i.ID, g.GPUResource()):
+			n++
+		}
+	}
+	return n
+}
+
+// answers prepares the responses; what has not changed is taken over.
+func (g *groupView) answers(before *groupView) {
+	g.forNode = &proto.NodeGroupForNodeResponse{NodeGroup: &proto.NodeGroup{
+		Id:      g.ID,
+		MinSize: int32(g.minSize()),
+		MaxSize: int32(g.max),
+		Debug:   g.debug(),
+	}}
+	if before != nil && before.state.Target == g.state.Target {
+		g.targetSize = before.targetSize
+	} else {
+		g.targetSize = &proto.NodeGroupTargetSizeResponse{TargetSize: int32(g.state.Target)}
+	}
+	if before != nil && slices.EqualFunc(before.state.Instances, g.state.Instances, sameAnswer) {
+		g.nodes = before.nodes
+	} else {
+		g.nodes = nodesResponse(g.state.Instances)
+	}
+	if before != nil && before.Group == g.Group {
+		g.template, g.noTemplate = before.template, before.noTemplate
+	} else {
+		g.template, g.noTemplate = templateResponse(g.Group)
+	}
+}
+
+func (g *groupView) minSize() int {
+	if g.Retired {
+		return 0
+	}
+	return min(max(g.MinSize, g.state.Min), g.max)
+}
+
+// debug is what Cluster Autoscaler logs about the group; short, for all groups
+// travel in one message.
+func (g *groupView) debug() string {
+	return fmt.Sprintf("target %d, maxSize %d, bound by %s", g.state.Target, g.MaxSize, g.limit.Text)
+}

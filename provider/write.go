@@ -1,0 +1,117 @@
+package provider
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"gpu-node-provider/cloud"
+)
+
+// write is one write to one group, from its turn in the lane to its end.
+type write struct {
+	s      *Server
+	id     string
+	record *groupRecord
+	// view is the group when the write began.
+	view *groupView
+	// state is what the cloud said last; nil when it has not been asked.
+	state *cloud.Group
+}
+
+// doubt is an IncreaseSize that may still have raised the target.
+type doubt struct {
+	target int // before it
+	until  time.Time
+}
+
+// doubtFor is how long a raised target that nobody else explains is put down
+// to an IncreaseSize whose outcome was not known: clouds finish what they were
+// sent within seconds, and a minute leaves no doubt.
+const doubtFor = time.Minute
+
+// begin waits for the group's lane. Every write that began must end.
+func (s *Server) begin(ctx context.Context, id string) (*write, error) {
+	if _, ok := s.current.Load().groups[id]; !ok {
+		return nil, unknownGroup(id)
+	}
+	s.mu.Lock()
+	record := s.recordLocked(id)
+	s.mu.Unlock()
+	if err := record.lane.enter(ctx); err != nil {
+		return nil, err
+	}
+	// A reload may have taken the group away while this call waited.
+	view, ok := s.current.Load().groups[id]
+	if !ok {
+		record.lane.leave()
+		return nil, unknownGroup(id)
+	}
+	s.mu.Lock()
+	record.writes++
+	record.writing = true
+	s.mu.Unlock()
+	return &write{s: s, id: id, record: record, view: view}, nil
+}
+
+// end publishes what the write has learned and lets the next one in.
+func (w *write) end() {
+	s := w.s
+	s.mu.Lock()
+	w.record.writes++
+	w.record.writing = false
+	if w.state != nil {
+		s.publishLocked(s.current.Load().catalogue, map[string]cloud.Group{w.id: *w.state}, time.Time{})
+	}
+	s.mu.Unlock()
+	w.record.lane.leave()
+}
+
+// learned takes over what the cloud said of the group.
+func (w *write) learned(state cloud.Group) { w.state = &state }
+
+// now is the group as it is known to this write.
+func (w *write) now() cloud.Group {
+	if w.state != nil {
+		return *w.state
+	}
+	return w.view.state
+}
+
+// describe asks the cloud about the group.
+func (w *write) describe(ctx context.Context) error {
+	states, err := w.s.backend.Describe(ctx, w.id)
+	if err != nil {
+		return fmt.Errorf("reading node group %s from the cloud: %w", w.id, err)
+	}
+	if len(states) != 1 {
+		return fmt.Errorf("reading node group %s from the cloud: %d groups instead of one: %w", w.id, len(states), cloud.ErrUnavailable)
+	}
+	w.s.mu.Lock()
+	w.s.settleLocked(w.record, states[0])
+	w.s.mu.Unlock()
+	w.learned(states[0])
+	return nil
+}
+
+// settleLocked clears a doubt: a target above what it was before means that
+// the IncreaseSize was carried out after all, and that its answer was not read.
+func (s *Server) settleLocked(record *groupRecord, state cloud.Group) {
+	d := record.doubt
+	if d == nil {
+		return
+	}
+	if raised := state.Target - d.target; raised > 0 {
+		record.doubt = nil
+		record.forgotten += raised
+		record.unread = true
+		s.log.Warn("an increase whose outcome was not known was carried out",
+			zap.String("node_group", state.ID), zap.Int("raised", raised))
+		return
+	}
+	if s.now().After(d.until) {
+		record.doubt = nil
+	}
+}

@@ -1,0 +1,31 @@
+// Package deps is temporary.
+package deps
+
+import (
+	_ "github.com/alicebob/miniredis/v2"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	_ "github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	_ "github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	_ "github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
+	_ "github.com/oklog/run"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/prometheus/client_golang/prometheus/testutil"
+	_ "github.com/spf13/cobra"
+	_ "github.com/stretchr/testify/require"
+	_ "go.uber.org/goleak"
+	_ "go.uber.org/zap/zaptest"
+	_ "golang.org/x/sync/errgroup"
+	_ "google.golang.org/grpc/health"
+	_ "google.golang.org/grpc/reflection"
+	_ "google.golang.org/grpc/test/bufconn"
+	_ "google.golang.org/protobuf/proto"
+	_ "k8s.io/client-go/informers"
+	_ "k8s.io/client-go/kubernetes/fake"
+	_ "k8s.io/client-go/tools/clientcmd"
+	_ "k8s.io/client-go/tools/record"
+	_ "k8s.io/component-helpers/resource"
+	_ "k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	_ "pgregory.net/rapid"
+	_ "sigs.k8s.io/yaml"
+)
