@@ -7,13 +7,16 @@ TOOLS   := .cache/bin
 BUF     := $(TOOLS)/buf generate --config .ci/buf.yaml --template .ci/buf.gen.yaml
 FUZZTIME ?= 10s
 
+# One setting for builds and tests, so that neither compiles everything again.
+export CGO_ENABLED = 0
+
 .PHONY: help
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 .PHONY: build
 build: ## Build the static binary into bin/
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/gpu-node-provider
+	go build -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/gpu-node-provider
 
 .PHONY: run
 run: build ## Serve on the simulated cloud, to rehearse
@@ -25,7 +28,7 @@ test: ## Run all tests
 
 .PHONY: race
 race: ## Run all tests under the race detector, long ones shortened
-	go test -race -short -timeout 10m ./...
+	CGO_ENABLED=1 go test -race -short -timeout 10m ./...
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## Check code, formatting and go.mod

@@ -55,16 +55,16 @@ var changes = map[string]bool{
 // that succeed only at debug level. It is our own because a loop of Cluster
 // Autoscaler makes tens of thousands of calls, and the general interceptor
 // gathers its fields before it knows whether anybody wants them.
-func logCalls(log *zap.Logger) grpc.UnaryServerInterceptor {
+func logCalls(log *zap.Logger, now func() time.Time) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		start := time.Now()
+		start := now()
 		response, err := handler(ctx, req)
 		level := zapcore.DebugLevel
 		if err != nil || changes[path.Base(info.FullMethod)] {
 			level = levelOf(err)
 		}
 		if entry := log.Check(level, "call"); entry != nil {
-			entry.Write(callFields(path.Base(info.FullMethod), req, time.Since(start), err)...)
+			entry.Write(callFields(path.Base(info.FullMethod), req, now().Sub(start), err)...)
 		}
 		return response, err
 	}

@@ -58,7 +58,7 @@ func NewListener(s *Server, o ListenOptions) *Listener {
 			// From a read out of memory to the client's deadline of 5 s.
 			grpcprom.WithHistogramBuckets([]float64{.00005, .0002, .001, .005, .025, .1, .5, 1, 2.5, 5, 10})),
 	)
-	unary := []grpc.UnaryServerInterceptor{counted.UnaryServerInterceptor(), logCalls(o.Log)}
+	unary := []grpc.UnaryServerInterceptor{counted.UnaryServerInterceptor(), logCalls(o.Log, s.now)}
 	var stream []grpc.StreamServerInterceptor
 	if o.Authorize != nil {
 		unary = append(unary, authorize(o.Authorize))

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"gpu-node-provider/proto"
 	"gpu-node-provider/provider/nodegroup"
 )
@@ -33,4 +35,13 @@ func templateResponse(g *nodegroup.Group) (*proto.NodeGroupTemplateNodeInfoRespo
 	}
 	// Up to 1.33 only field 1 is read, from 1.35 only field 2.
 	return &proto.NodeGroupTemplateNodeInfoResponse{NodeInfo: bytes, NodeBytes: bytes}, nil
+}
+
+// NewNode makes a Node of a group as the template promises it.
+func (s *Server) NewNode(group, name, providerID string) (*corev1.Node, error) {
+	g, ok := s.current.Load().groups[group]
+	if !ok {
+		return nil, unknownGroup(group)
+	}
+	return g.NewNode(name, providerID)
 }

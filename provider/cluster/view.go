@@ -44,6 +44,7 @@ const (
 // memory and never fail.
 type View struct {
 	client   kubernetes.Interface
+	self     *corev1.ObjectReference
 	nodes    informers.SharedInformerFactory
 	pods     informers.SharedInformerFactory
 	nodeByID cache.Indexer
@@ -54,10 +55,12 @@ type View struct {
 	recorder    record.EventRecorder
 }
 
-// New makes a View; Run fills it.
-func New(client kubernetes.Interface) (*View, error) {
+// New makes a View; Run fills it. Events that concern the provider as a whole
+// are about self.
+func New(client kubernetes.Interface, self *corev1.ObjectReference) (*View, error) {
 	v := &View{
 		client: client,
+		self:   self,
 		nodes:  informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(slim)),
 		// A Pod that is bound may still be Pending, while its image is pulled;
 		// one that waits for a node always is.
@@ -203,6 +206,11 @@ func unschedulable(pod *corev1.Pod) bool {
 // Warn writes a warning Event on a Pod.
 func (v *View) Warn(pod *corev1.Pod, reason, message string) {
 	v.recorder.Event(pod, corev1.EventTypeWarning, reason, message)
+}
+
+// WarnSelf writes a warning Event about the provider itself.
+func (v *View) WarnSelf(reason, message string) {
+	v.recorder.Event(v.self, corev1.EventTypeWarning, reason, message)
 }
 
 // cordonTimeout bounds a cordon, which nobody waits for.

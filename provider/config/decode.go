@@ -49,12 +49,17 @@ func (d *decoder) decode(root *yaml.Node, c *Config) bool {
 // closest one around it. What only follows from a value that could not be read
 // is left out.
 func (d *decoder) merge(found *problems) {
-	for _, p := range found.found {
-		if !slices.ContainsFunc(d.broken, func(path string) bool { return within(p.Field, path) || within(path, p.Field) }) {
-			d.addAt(p.Field, d.line(p.Field), "%s", p.Message)
+	for _, f := range found.found {
+		if !d.touched(f.Field) && !slices.ContainsFunc(f.causes, d.touched) {
+			d.addAt(f.Field, d.line(f.Field), "%s", f.Message)
 		}
 	}
 	d.extra += found.extra
+}
+
+// touched is whether some of the field could not be read.
+func (d *decoder) touched(field string) bool {
+	return slices.ContainsFunc(d.broken, func(path string) bool { return within(field, path) || within(path, field) })
 }
 
 // within is whether path is outer or lies inside it.
@@ -74,7 +79,9 @@ func (d *decoder) line(path string) int {
 
 // mismatch reports a value that cannot be what its field needs.
 func (d *decoder) mismatch(path, format string, args ...any) {
-	d.broken = append(d.broken, path)
+	if len(d.found) < maxProblems {
+		d.broken = append(d.broken, path)
+	}
 	d.addAt(path, d.lines[path], format, args...)
 }
 
@@ -137,7 +144,7 @@ func (d *decoder) structure(n *yaml.Node, path string, v reflect.Value) {
 		name := e.key.Value
 		index, known := fields[name]
 		if !known {
-			d.addAt(child(name), e.key.Line, "unknown key; %s", advice(name, fields))
+			d.addAt(child(name), e.key.Line, "unknown key; %s", advice{name, fields})
 			continue
 		}
 		d.lines[child(name)] = e.key.Line
@@ -266,11 +273,17 @@ func fresh(t reflect.Type) reflect.Value {
 	return v.Elem()
 }
 
-// advice names the key that was meant, or those there are.
-func advice(name string, fields map[string]int) string {
-	names := slices.Sorted(maps.Keys(fields))
-	closest := slices.MinFunc(names, func(a, b string) int { return cmp.Compare(distance(name, a), distance(name, b)) })
-	if distance(name, closest) <= 2 {
+// advice names the key that was meant, or those there are. It is worked out
+// only for problems that are kept.
+type advice struct {
+	name   string
+	fields map[string]int
+}
+
+func (a advice) String() string {
+	names := slices.Sorted(maps.Keys(a.fields))
+	closest := slices.MinFunc(names, func(x, y string) int { return cmp.Compare(distance(a.name, x), distance(a.name, y)) })
+	if off := distance(a.name, closest); off <= 2 && 2*off < len(a.name) {
 		return "did you mean " + closest + "?"
 	}
 	return "the keys here are " + strings.Join(names, ", ")

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"math"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,7 +10,7 @@ import (
 
 // missingSize marks a maxSize that the file does not give: there is no safe
 // default for how many machines may be bought.
-const missingSize = -1
+const missingSize = math.MinInt
 
 // defaulter fills in a section before the file's own values are read over it,
 // so that a zero that somebody wrote is not mistaken for a missing value.

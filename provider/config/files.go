@@ -41,7 +41,7 @@ func (c *Config) CheckFiles(path string) error {
 			all.add("cloud.simulated.stateFile", "%s is in no directory; create it, or correct the path", show(s.StateFile))
 		}
 	}
-	return failure(path, all.found)
+	return failure(path, all.sorted())
 }
 
 // readable opens the file, since permissions alone do not tell. A pipe is

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
@@ -18,7 +19,6 @@ const (
 )
 
 func isDNSLabel(s string) bool   { return len(content.IsDNS1123Label(s)) == 0 }
-func isDNSName(s string) bool    { return len(content.IsDNS1123SubdomainCaseless(s)) == 0 }
 func isLabelKey(s string) bool   { return len(content.IsLabelKey(s)) == 0 }
 func isLabelValue(s string) bool { return len(content.IsLabelValue(s)) == 0 }
 
@@ -29,6 +29,17 @@ func isExtendedResource(s string) bool {
 
 // hugePages matches resources such as hugepages-2Mi.
 var hugePages = regexp.MustCompile(`^hugepages-[0-9]+[KMG]i$`)
+
+// word reports text that is not what its field needs, or that is not there.
+func (v validator) word(field, text string, good bool, what, help string) {
+	switch {
+	case good:
+	case text == "":
+		v.add(field, "is missing; %s", help)
+	default:
+		v.add(field, "%s is not %s; %s", show(text), what, help)
+	}
+}
 
 func (v validator) positive(field string, d Duration) {
 	if d.Duration <= 0 {
@@ -44,9 +55,12 @@ func (v validator) notNegative(field string, d Duration) {
 
 func (v validator) share(field string, f float64) {
 	if !(f >= 0 && f <= 1) { // also for NaN
-		v.add(field, "%v is not a share; write 0 to 1", f)
+		v.add(field, "%s is not a share; write 0 to 1", decimal(f))
 	}
 }
+
+// decimal writes a number as people do, without an exponent.
+func decimal(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
 // eachOnce runs check on every entry and refuses those that come twice.
 func (v validator) eachOnce(field string, list []string, check func(at, s string)) {
@@ -67,7 +81,6 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 }
 
 func (v validator) launchCode(code string) {
-	if !slices.Contains(launchCodes, code) {
-		v.add("cloud.simulated.launchErrors.code", "%s is not a code of failed launches; write one of %s", show(code), strings.Join(launchCodes, ", "))
-	}
+	v.word("cloud.simulated.launchErrors.code", code, slices.Contains(launchCodes, code),
+		"a code of failed launches", "write one of "+strings.Join(launchCodes, ", "))
 }

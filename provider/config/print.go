@@ -30,13 +30,17 @@ func (c *Config) Marshal() ([]byte, error) {
 	return out.Bytes(), encoder.Close()
 }
 
-// simple is text that reads better without quotes. The encoder puts them back
-// where it would otherwise be a number or the like.
-var simple = regexp.MustCompile(`^[A-Za-z0-9/][A-Za-z0-9/._=:@*-]*$`)
+var (
+	// simple is text that reads better without quotes. The encoder puts them
+	// back where it would otherwise be a number or the like.
+	simple = regexp.MustCompile(`^[A-Za-z0-9/][A-Za-z0-9/._=:@*-]*$`)
+	// oldBool is what YAML 1.1, and so other tools, would take for a boolean.
+	oldBool = regexp.MustCompile(`^(?i:y|yes|n|no|on|off)$`)
+)
 
 // relax turns JSON's style into that of a file that people write.
 func relax(n *yaml.Node) {
-	if n.Kind != yaml.ScalarNode || simple.MatchString(n.Value) {
+	if n.Kind != yaml.ScalarNode || simple.MatchString(n.Value) && !oldBool.MatchString(n.Value) {
 		n.Style = 0
 	}
 	for _, child := range n.Content {

@@ -59,8 +59,14 @@ func failure(file string, found []Problem) error {
 
 // problems collects what the rules find.
 type problems struct {
-	found []Problem
+	found []finding
 	extra int // how many did not fit
+}
+
+// finding is a problem of which the cause may lie in other fields.
+type finding struct {
+	Problem
+	causes []string
 }
 
 func (p *problems) add(field, format string, args ...any) {
@@ -72,12 +78,25 @@ func (p *problems) addAt(field string, line int, format string, args ...any) {
 		p.extra++
 		return
 	}
-	p.found = append(p.found, Problem{Field: field, Line: line, Message: fmt.Sprintf(format, args...)})
+	p.found = append(p.found, finding{Problem: Problem{Field: field, Line: line, Message: fmt.Sprintf(format, args...)}})
+}
+
+// addFrom is add for a rule that has also looked at other fields: where one of
+// those could not be read, what the rule found means nothing.
+func (p *problems) addFrom(causes []string, field, format string, args ...any) {
+	before := len(p.found)
+	p.add(field, format, args...)
+	for i := range p.found[before:] {
+		p.found[before+i].causes = causes
+	}
 }
 
 // sorted is everything found in the order of the file, as far as lines are known.
 func (p *problems) sorted() []Problem {
-	out := slices.Clone(p.found)
+	out := make([]Problem, 0, len(p.found))
+	for _, f := range p.found {
+		out = append(out, f.Problem)
+	}
 	slices.SortStableFunc(out, func(a, b Problem) int { return a.Line - b.Line })
 	if p.extra > 0 {
 		out = append(out, Problem{Message: fmt.Sprintf("has %d more problems; correct these first", p.extra)})

@@ -4,19 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"strconv"
 )
 
 // RestartNeeded lists what differs between c and next and is read only at the
 // start, one "path: old → new" each. A reload takes next only if there is none.
 func (c *Config) RestartNeeded(next *Config) []string {
 	before, after := c.fixed(), next.fixed()
-	all := map[string]string{}
-	for path := range before {
-		all[path] = before[path]
-	}
-	for path := range after {
-		all[path] = after[path]
-	}
+	all := maps.Clone(before)
+	maps.Copy(all, after)
 	var changes []string
 	for _, path := range sortedKeys(all) {
 		if was, is := before[path], after[path]; was != is {
@@ -63,19 +60,29 @@ func flatten(path string, section any, values map[string]string) {
 	leaves(path, tree, values)
 }
 
+// userKeys are the mappings whose keys are the user's own.
+var userKeys = map[string]bool{"cloud.simulated.capacity": true, "cloud.aws.discovery.tags": true}
+
 func leaves(path string, tree any, values map[string]string) {
 	switch t := tree.(type) {
 	case nil:
 	case map[string]any:
+		if len(t) == 0 {
+			values[path] = "{}" // being there at all may switch something on
+		}
 		for name, child := range t {
-			leaves(member(path, name), child, values)
+			at := member(path, name)
+			if userKeys[path] {
+				at = key(path, name)
+			}
+			leaves(at, child, values)
 		}
 	case []any:
 		for i, child := range t {
 			leaves(item(path, i), child, values)
 		}
 	case string:
-		values[path] = show(t)
+		values[path] = strconv.Quote(t)
 	default:
 		values[path] = fmt.Sprint(t)
 	}

@@ -54,7 +54,7 @@ type TLS struct {
 type Kubernetes struct {
 	Kubeconfig     string `json:"kubeconfig"` // empty: the pod's service account
 	Namespace      string `json:"namespace"`
-	LeaderElection *bool  `json:"leaderElection"`
+	LeaderElection *bool  `json:"leaderElection"` // never nil in what Load returns
 }
 
 // Cloud names exactly one of its members.
@@ -97,7 +97,7 @@ type Simulated struct {
 	Capacity          map[string]int `json:"capacity,omitempty"` // machines to be had, by group; a group not named has no bound
 	LaunchErrors      LaunchErrors   `json:"launchErrors"`
 	API               SimulatedAPI   `json:"api"`
-	Heartbeat         *bool          `json:"heartbeat"` // keep Node leases and Ready conditions fresh; false when kwok does
+	Heartbeat         *bool          `json:"heartbeat"` // keep Node leases and Ready conditions fresh; false when kwok does; never nil in what Load returns
 }
 
 // LaunchErrors makes a share of all launches fail.
@@ -156,7 +156,7 @@ type Checkpoint struct {
 	AbandonAfter Duration       `json:"abandonAfter"`
 	AskAfter     Duration       `json:"askAfter"`
 	AskEvery     Duration       `json:"askEvery"`
-	AskOnTaints  []string       `json:"askOnTaints,omitempty"`
+	AskOnTaints  []string       `json:"askOnTaints"`
 }
 
 // Quota bounds what the node groups it covers may use together.
@@ -186,12 +186,12 @@ type QuotaSurge struct {
 type NodeGroup struct {
 	ID               string              `json:"id"`
 	MinSize          int                 `json:"minSize"`
-	MaxSize          int                 `json:"maxSize"`
+	MaxSize          int                 `json:"maxSize"`           // has to be written, unless Retired
 	Retired          bool                `json:"retired,omitempty"` // min 0, no growth, listed until empty
 	AutoScalingGroup string              `json:"autoScalingGroup,omitempty"`
 	InstanceType     string              `json:"instanceType,omitempty"`
 	Zones            []string            `json:"zones,omitempty"`
-	Region           string              `json:"region,omitempty"`
+	Region           string              `json:"region,omitempty"` // default: cloud.aws.region
 	OS               string              `json:"os"`
 	Arch             string              `json:"arch"`
 	Labels           map[string]string   `json:"labels,omitempty"`

@@ -19,11 +19,15 @@ func (c *Config) Validate() error {
 // form "what is wrong; what to do", and none looks at what another has found.
 type validator struct {
 	*problems
-	c *Config
+	c   *Config
+	ids map[string]bool // of the node groups
 }
 
 func (c *Config) problems() *problems {
-	v := validator{problems: &problems{}, c: c}
+	v := validator{problems: &problems{}, c: c, ids: map[string]bool{}}
+	for _, g := range c.NodeGroups {
+		v.ids[g.ID] = true
+	}
 	v.header()
 	v.server()
 	v.listeners()
@@ -38,26 +42,22 @@ func (c *Config) problems() *problems {
 }
 
 func (v validator) header() {
-	if v.c.APIVersion != APIVersion {
-		v.add("apiVersion", "%s is not a version known here; write %s", show(v.c.APIVersion), APIVersion)
-	}
-	if v.c.Kind != Kind {
-		v.add("kind", "%s is not a kind known here; write %s", show(v.c.Kind), Kind)
-	}
+	v.word("apiVersion", v.c.APIVersion, v.c.APIVersion == APIVersion, "a version known here", "write "+APIVersion)
+	v.word("kind", v.c.Kind, v.c.Kind == Kind, "a kind known here", "write "+Kind)
 }
 
 func (v validator) server() {
 	s := v.c.Server
-	host, _ := v.address("server.address", s.Address, 0)
-	v.address("server.httpAddress", s.HTTPAddress, 0)
+	v.listens("server.address", s.Address)
+	v.listens("server.httpAddress", s.HTTPAddress)
 	if s.TLS != nil {
 		v.serverTLS(s.TLS)
 	}
 	switch {
 	case s.TLS != nil && s.Insecure:
 		v.add("server.insecure", "asks for plaintext while server.tls asks for TLS; remove one of the two")
-	case s.TLS == nil && !s.Insecure && !loopback(host):
-		v.add("server.address", "would serve plaintext on %s, which is not loopback; set server.tls, or server.insecure: true to accept it", show(s.Address))
+	case s.TLS == nil && !s.Insecure && exposed(s.Address):
+		v.addFrom([]string{"server.insecure"}, "server.address", "would serve plaintext on %s, which is not loopback; set server.tls, or server.insecure: true to accept it", show(s.Address))
 	}
 }
 
@@ -94,12 +94,13 @@ func (v validator) listeners() {
 }
 
 func clash(a, b string) bool {
-	hostA, portA, errA := net.SplitHostPort(a)
-	hostB, portB, errB := net.SplitHostPort(b)
-	if errA != nil || errB != nil || portA != portB || portA == "0" {
+	hostA, portA, okA := hostPort(a)
+	hostB, portB, okB := hostPort(b)
+	if !okA || !okB || portA != portB || portA == 0 {
 		return false
 	}
-	return hostA == hostB || wildcard(hostA) || wildcard(hostB) || loopback(hostA) && loopback(hostB)
+	same := hostA == hostB || hostA == "localhost" && loopback(hostB) || hostB == "localhost" && loopback(hostA)
+	return same || wildcard(hostA) || wildcard(hostB)
 }
 
 func wildcard(host string) bool {
@@ -112,37 +113,48 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// address checks host:port and returns the two. Port 0, any free one, makes
-// sense only for listening.
-func (v validator) address(field, address string, lowest int) (host string, port int) {
-	host, text, err := net.SplitHostPort(address)
-	port, notNumber := strconv.Atoi(text)
-	switch {
-	case err != nil || host != "" && !isHost(host):
-		v.add(field, "%s is not host:port; write an address such as 127.0.0.1:8086", show(address))
-	case notNumber != nil || port < lowest || port > 65535:
-		v.add(field, "%s has no port from %d to 65535; write an address such as 127.0.0.1:8086", show(address), lowest)
-	}
-	return host, port
+// exposed is whether an address can be reached from elsewhere. A malformed one
+// is reported as such, not here.
+func exposed(address string) bool {
+	host, _, ok := hostPort(address)
+	return ok && !loopback(host)
 }
+
+// listens checks an address to listen on: an empty host is every interface, and
+// port 0 any free one.
+func (v validator) listens(field, address string) {
+	_, _, ok := hostPort(address)
+	v.word(field, address, ok, "host:port with a port up to 65535", "write an address such as 127.0.0.1:8086")
+}
+
+func hostPort(address string) (host string, port uint64, ok bool) {
+	host, text, err := net.SplitHostPort(address)
+	port, notNumber := strconv.ParseUint(text, 10, 16)
+	return host, port, err == nil && notNumber == nil && (host == "" || isHost(host))
+}
+
+// hostName is looser than DNS: container networks have names with '_'.
+var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 func isHost(host string) bool {
 	_, err := netip.ParseAddr(host)
-	return err == nil || isDNSName(host)
+	return err == nil || hostName.MatchString(host)
 }
 
 func (v validator) kubernetes() {
 	k := v.c.Kubernetes
 	if k == nil {
-		if v.c.Cloud.AWS != nil {
+		if v.onAWS() {
 			v.add("kubernetes", "is missing; real nodes are held through the Kubernetes API, so only the simulated cloud does without")
 		}
 		return
 	}
-	if !isDNSLabel(k.Namespace) {
-		v.add("kubernetes.namespace", "%s is not the name of a namespace; %s", show(k.Namespace), dnsLabelHelp)
-	}
+	v.word("kubernetes.namespace", k.Namespace, isDNSLabel(k.Namespace), "the name of a namespace", dnsLabelHelp)
 }
+
+// Rules of one cloud keep still while the file names none, or both.
+func (v validator) onAWS() bool       { return v.c.Cloud.AWS != nil && v.c.Cloud.Simulated == nil }
+func (v validator) onSimulated() bool { return v.c.Cloud.Simulated != nil && v.c.Cloud.AWS == nil }
 
 func (v validator) cloud() {
 	switch aws, simulated := v.c.Cloud.AWS, v.c.Cloud.Simulated; {
@@ -161,18 +173,14 @@ func (v validator) cloud() {
 var awsRegion = regexp.MustCompile(`^[a-z]{2,}(-[a-z]+)+-[0-9]+$`)
 
 func (v validator) aws(a *AWS) {
-	if !awsRegion.MatchString(a.Region) {
-		v.add("cloud.aws.region", "%s is not a region; write one such as eu-west-1", show(a.Region))
-	}
+	v.word("cloud.aws.region", a.Region, awsRegion.MatchString(a.Region), "a region", "write one such as eu-west-1")
 	if a.Endpoint != "" && !isHTTP(a.Endpoint) {
 		v.add("cloud.aws.endpoint", "%s is not a URL; write one such as http://127.0.0.1:5000, or remove it to use AWS itself", show(a.Endpoint))
 	}
 	v.positive("cloud.aws.refreshInterval", a.RefreshInterval)
-	switch a.ScaleInProtection {
-	case ScaleInManage, ScaleInRequire, ScaleInIgnore:
-	default:
-		v.add("cloud.aws.scaleInProtection", "%s is not a way to protect instances; write manage, require or ignore", show(a.ScaleInProtection))
-	}
+	p := a.ScaleInProtection
+	v.word("cloud.aws.scaleInProtection", string(p), p == ScaleInManage || p == ScaleInRequire || p == ScaleInIgnore,
+		"a way to protect instances", "write manage, require or ignore")
 	if a.Discovery != nil {
 		v.discovery(a.Discovery)
 	}
@@ -205,16 +213,21 @@ func (v validator) simulated(s *Simulated) {
 	v.share("cloud.simulated.api.errorRate", s.API.ErrorRate)
 	v.share("cloud.simulated.api.lostAnswerRate", s.API.LostAnswerRate)
 	v.launchCode(s.LaunchErrors.Code)
-	groups := v.c.groupIDs()
 	for _, id := range sortedKeys(s.Capacity) {
 		field := key("cloud.simulated.capacity", id)
-		if !groups[id] {
+		if v.unknown(id) {
 			v.add(field, "is not the id of a node group; correct it, or remove the line")
 		}
 		if s.Capacity[id] < 0 {
 			v.add(field, "%d is negative; write how many machines there are to be had", s.Capacity[id])
 		}
 	}
+}
+
+// unknown is whether no group has the id. While a group has none at all, it
+// might be the one.
+func (v validator) unknown(id string) bool {
+	return len(v.ids) > 0 && !v.ids[""] && !v.ids[id]
 }
 
 // launchCodes repeats the codes of package cloud, which this package does not

@@ -31,7 +31,7 @@ func knownGPUList() string {
 func (g groupRules) capacityKnown() bool {
 	_, cpu := g.Capacity[corev1.ResourceCPU]
 	_, memory := g.Capacity[corev1.ResourceMemory]
-	return cpu && memory || g.c.Cloud.Simulated != nil && len(g.Capacity) > 0
+	return cpu && memory || g.onSimulated() && len(g.Capacity) > 0
 }
 
 func (g groupRules) hasGPU() bool {
@@ -47,12 +47,18 @@ func (g groupRules) hasGPU() bool {
 // runs, and buys another.
 func (g groupRules) gpuLabel() {
 	label := g.c.GPULabel
-	_, labelled := g.Labels[label]
+	if !isLabelKey(label) || onEveryNode(label) {
+		return // reported once, for the file
+	}
+	causes := []string{g.at("capacity")}
+	model, labelled := g.Labels[label]
 	switch {
+	case labelled && model == "":
+		g.add(key(g.at("labels"), label), "is empty; write the GPU's model, by which Cluster Autoscaler counts GPUs")
 	case labelled && g.capacityKnown() && !g.hasGPU():
-		g.add(key(g.at("labels"), label), "is the GPU label, but capacity has none of the GPUs that Cluster Autoscaler knows (%s), so it would never take a node for ready; remove the label, or write the GPU", knownGPUList())
+		g.addFrom(causes, key(g.at("labels"), label), "is the GPU label, but capacity has none of the GPUs that Cluster Autoscaler knows (%s), so it would never take a node for ready; remove the label, or write the GPU", knownGPUList())
 	case !labelled && g.hasGPU():
-		g.add(g.at("labels"), "lack the GPU label, so Cluster Autoscaler would take a node for ready before its GPU is there, and buy another; write %s: and the GPU's model", label)
+		g.addFrom(causes, g.at("labels"), "lack the GPU label, so Cluster Autoscaler would take a node for ready before its GPU is there, and buy another; write %s: and the GPU's model", label)
 	}
 }
 
@@ -83,11 +89,15 @@ func boundsOf(name corev1.ResourceName) (amounts, bool) {
 
 func (g groupRules) capacity() {
 	field := g.at("capacity")
-	if g.c.Cloud.Simulated != nil {
+	if g.onSimulated() {
+		var missing []string
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 			if _, given := g.Capacity[name]; !given {
-				g.add(field, "has no %s; the simulated cloud cannot ask an instance type, so write it", name)
+				missing = append(missing, string(name))
 			}
+		}
+		if len(missing) > 0 {
+			g.add(field, "has no %s; write what a node has, since the simulated cloud has no instance types to ask", strings.Join(missing, " and "))
 		}
 	}
 	for _, name := range sortedKeys(g.Capacity) {
@@ -122,9 +132,9 @@ func (g groupRules) reserved() {
 		case amount.Sign() < 0:
 			g.add(at, "%s is negative; write 0 or more", &amount)
 		case given && amount.Cmp(capacity) > 0:
-			g.add(at, "%s is more than the capacity of %s; lower it", &amount, &capacity)
+			g.addFrom([]string{key(g.at("capacity"), string(name))}, at, "%s is more than the capacity of %s; lower it", &amount, &capacity)
 		case !given && g.capacityKnown():
-			g.add(at, "is not in capacity; write it there too, or remove it")
+			g.addFrom([]string{g.at("capacity")}, at, "is not in capacity; write it there too, or remove it")
 		}
 	}
 }

@@ -23,8 +23,8 @@ func (v validator) redis() {
 }
 
 func (v validator) embeddedRedis(r Redis) {
-	v.address("redis.embedded.address", r.Embedded.Address, 0)
-	if v.c.Cloud.AWS != nil {
+	v.listens("redis.embedded.address", r.Embedded.Address)
+	if v.onAWS() {
 		v.add("redis.embedded", "forgets every acknowledgement on a restart, so it goes with the simulated cloud only; write addresses")
 	}
 	for _, f := range []struct {
@@ -42,15 +42,14 @@ func (v validator) embeddedRedis(r Redis) {
 
 func (v validator) redisServers(r Redis) {
 	v.eachOnce("redis.addresses", r.Addresses, func(at, address string) {
-		if host, _ := v.address(at, address, 1); host == "" {
-			v.add(at, "%s has no host; write an address such as redis:6379", show(address))
-		}
+		host, port, ok := hostPort(address)
+		v.word(at, address, ok && host != "" && port > 0, "host:port of a server", "write one such as redis:6379")
 	})
 	switch {
 	case r.MasterName != "" && r.Cluster:
 		v.add("redis.masterName", "is for Sentinel and redis.cluster for Redis Cluster; remove one of the two")
 	case len(r.Addresses) > 1 && r.MasterName == "" && !r.Cluster:
-		v.add("redis.addresses", "has %d servers that nothing ties together; write masterName for Sentinel or cluster: true for Redis Cluster", len(r.Addresses))
+		v.addFrom([]string{"redis.masterName", "redis.cluster"}, "redis.addresses", "has %d servers that nothing ties together; write masterName for Sentinel or cluster: true for Redis Cluster", len(r.Addresses))
 	}
 	switch {
 	case r.DB < 0:
@@ -71,13 +70,16 @@ var everyNodeHas = []string{
 }
 
 func (v validator) gpuLabelKey() {
-	label := v.c.GPULabel
-	switch {
+	switch label := v.c.GPULabel; {
 	case !isLabelKey(label):
 		v.add("gpuLabel", "%s is not a label key; %s", show(label), labelKeyHelp)
-	case slices.Contains(everyNodeHas, label) || strings.HasPrefix(label, ownPrefix):
+	case onEveryNode(label):
 		v.add("gpuLabel", "%s is on nodes without a GPU too, and Cluster Autoscaler would never take those for ready; choose a label of the GPU nodes alone", show(label))
 	}
+}
+
+func onEveryNode(label string) bool {
+	return slices.Contains(everyNodeHas, label) || strings.HasPrefix(label, ownPrefix)
 }
 
 // maxKeyPrefix leaves keys, which also hold a namespace, a pod's name and its
@@ -86,9 +88,7 @@ const maxKeyPrefix = 128
 
 func (v validator) checkpoint() {
 	c := v.c.Checkpoint
-	if c.Mode != Enforce && c.Mode != Observe {
-		v.add("checkpoint.mode", "%s is not a mode; write enforce or observe", show(c.Mode))
-	}
+	v.word("checkpoint.mode", string(c.Mode), c.Mode == Enforce || c.Mode == Observe, "a mode", "write enforce or observe")
 	v.podSelector(c.PodSelector)
 	odd := func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }
 	if c.KeyPrefix == "" || len(c.KeyPrefix) > maxKeyPrefix || strings.ContainsFunc(c.KeyPrefix, odd) {
@@ -99,9 +99,7 @@ func (v validator) checkpoint() {
 	v.notNegative("checkpoint.askAfter", c.AskAfter)
 	v.positive("checkpoint.askEvery", c.AskEvery)
 	v.eachOnce("checkpoint.askOnTaints", c.AskOnTaints, func(at, taint string) {
-		if !isLabelKey(taint) {
-			v.add(at, "%s is not a taint's key; %s", show(taint), labelKeyHelp)
-		}
+		v.word(at, taint, isLabelKey(taint), "a taint's key", labelKeyHelp)
 	})
 }
 

@@ -29,14 +29,6 @@ const (
 // is not all of them.
 func (c *Config) discovers() bool { return c.Cloud.AWS != nil && c.Cloud.AWS.Discovery != nil }
 
-func (c *Config) groupIDs() map[string]bool {
-	ids := make(map[string]bool, len(c.NodeGroups))
-	for _, g := range c.NodeGroups {
-		ids[g.ID] = true
-	}
-	return ids
-}
-
 func (v validator) groups() {
 	switch n := len(v.c.NodeGroups); {
 	case n == 0 && !v.c.discovers():
@@ -51,7 +43,7 @@ func (v validator) groups() {
 		g.unique("id", g.ID, ids, i)
 		g.identity()
 		g.size()
-		if v.c.Cloud.AWS != nil {
+		if v.onAWS() {
 			g.aws()
 			g.unique("autoScalingGroup", g.AutoScalingGroup, scalingGroups, i)
 		}
@@ -89,9 +81,7 @@ func (g groupRules) unique(name, value string, seen map[string]int, i int) {
 }
 
 func (g groupRules) identity() {
-	if !isDNSLabel(g.ID) {
-		g.add(g.at("id"), "%s is not an id, which goes into labels and provider ids; %s", show(g.ID), dnsLabelHelp)
-	}
+	g.word(g.at("id"), g.ID, isDNSLabel(g.ID), "an id, which goes into labels and provider ids", dnsLabelHelp)
 	if !isLabelValue(g.InstanceType) {
 		g.add(g.at("instanceType"), "%s cannot be the value of the instance type label; %s", show(g.InstanceType), labelValueHelp)
 	}
@@ -108,13 +98,13 @@ func (g groupRules) size() {
 	case g.Retired && g.MinSize > 0:
 		g.add(g.at("minSize"), "%d keeps a retired group from becoming empty; write 0", g.MinSize)
 	case g.MaxSize == missingSize:
-		g.add(g.at("maxSize"), "is missing; write how many nodes the group may have at most")
+		g.addFrom([]string{g.at("retired")}, g.at("maxSize"), "is missing; write how many nodes the group may have at most")
 	case g.MaxSize < 0:
 		g.add(g.at("maxSize"), "%d is negative; write how many nodes the group may have at most", g.MaxSize)
 	case g.MaxSize > maxGroupSize:
 		g.add(g.at("maxSize"), "%d is more than Cluster Autoscaler can list in one answer; write at most %d", g.MaxSize, maxGroupSize)
 	case g.MaxSize < g.MinSize && !g.Retired:
-		g.add(g.at("maxSize"), "%d is below minSize %d; raise maxSize or lower minSize", g.MaxSize, g.MinSize)
+		g.addFrom([]string{g.at("minSize")}, g.at("maxSize"), "%d is below minSize %d; raise maxSize or lower minSize", g.MaxSize, g.MinSize)
 	}
 	if g.Surge == nil {
 		return
@@ -134,18 +124,14 @@ func (g groupRules) aws() {
 	case len([]rune(name)) > 255 || strings.ContainsFunc(name, odd):
 		g.add(g.at("autoScalingGroup"), "%s is not the name of an Auto Scaling Group; copy it from AWS", show(name))
 	}
-	if region := g.c.Cloud.AWS.Region; g.Region != "" && g.Region != region {
+	if region := g.c.Cloud.AWS.Region; awsRegion.MatchString(region) && g.Region != region {
 		g.add(g.at("region"), "%s is not cloud.aws.region, %s; remove it, since the group is found there or nowhere", show(g.Region), show(region))
 	}
 }
 
 func (g groupRules) platform() {
-	if g.OS != "linux" && g.OS != "windows" {
-		g.add(g.at("os"), "%s is not an operating system of nodes; write linux or windows", show(g.OS))
-	}
-	if g.Arch != "amd64" && g.Arch != "arm64" {
-		g.add(g.at("arch"), "%s is not an architecture of nodes; write amd64 or arm64", show(g.Arch))
-	}
+	g.word(g.at("os"), g.OS, g.OS == "linux" || g.OS == "windows", "an operating system of nodes", "write linux or windows")
+	g.word(g.at("arch"), g.Arch, g.Arch == "amd64" || g.Arch == "arm64", "an architecture of nodes", "write amd64 or arm64")
 }
 
 func (g groupRules) zones() {
@@ -153,7 +139,7 @@ func (g groupRules) zones() {
 		switch {
 		case zone == "" || !isLabelValue(zone):
 			g.add(at, "%s cannot be the value of the zone label; %s", show(zone), labelValueHelp)
-		case g.c.Cloud.AWS != nil && !strings.HasPrefix(zone, g.Region):
+		case g.onAWS() && awsRegion.MatchString(g.Region) && !strings.HasPrefix(zone, g.Region):
 			g.add(at, "%s is not a zone of region %s; correct it", show(zone), show(g.Region))
 		}
 	})
@@ -209,9 +195,8 @@ func (g groupRules) taints() {
 		if !isLabelValue(t.Value) {
 			g.add(member(at, "value"), "%s is not a taint's value; %s", show(t.Value), labelValueHelp)
 		}
-		if !slices.Contains(effects, t.Effect) {
-			g.add(member(at, "effect"), "%s is not an effect; write NoSchedule, PreferNoSchedule or NoExecute", show(t.Effect))
-		}
+		g.word(member(at, "effect"), string(t.Effect), slices.Contains(effects, t.Effect),
+			"an effect", "write NoSchedule, PreferNoSchedule or NoExecute")
 		id := identity{t.Key, t.Effect}
 		if j, twice := first[id]; twice {
 			g.add(at, "repeats key and effect of %s; keep one", item(g.at("taints"), j))
@@ -228,17 +213,15 @@ func passingTaint(name string) bool {
 }
 
 func (g groupRules) taintKey(at, name string) {
-	switch {
-	case !isLabelKey(name):
-		g.add(member(at, "key"), "%s is not a taint's key; %s", show(name), labelKeyHelp)
-	case passingTaint(name):
+	g.word(member(at, "key"), name, isLabelKey(name), "a taint's key", labelKeyHelp)
+	if passingTaint(name) {
 		g.add(member(at, "key"), "%s is put on single nodes by Kubernetes or Cluster Autoscaler; remove it, or no pod will ever fit the group", show(name))
 	}
 }
 
 func (g groupRules) price() {
 	if p := g.HourlyPrice; p != nil && !(*p >= 0 && *p <= maxHourlyPrice) { // also for NaN
-		g.add(g.at("hourlyPrice"), "%v is not a price; write US dollars from 0 to %d", *p, maxHourlyPrice)
+		g.add(g.at("hourlyPrice"), "%s is not a price; write US dollars from 0 to %d", decimal(*p), maxHourlyPrice)
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 
 // The bounds keep the work of matching patterns with groups small, whatever the file.
 const (
-	maxQuotas   = 200
-	maxPatterns = 50 // of one quota; ids that are written out do not count
+	maxQuotas   = 100
+	maxPatterns = 10 // of one quota; ids that are written out do not count
 )
 
 // maxAmount keeps the sums of the quota ledger, in millionths, within 64 bits.
@@ -27,8 +27,8 @@ func (v validator) quotas() {
 		v.add("quotas", "has %d quotas; write at most %d", n, maxQuotas)
 		return
 	}
-	if len(v.c.NodeGroups) > maxGroups {
-		return // reported, and too many to match
+	if n := len(v.c.NodeGroups); n == 0 && !v.c.discovers() || n > maxGroups {
+		return // reported, and nothing or too much to match
 	}
 	first := map[string]int{}
 	for i := range v.c.Quotas {
@@ -51,8 +51,8 @@ type quotaRules struct {
 func (q quotaRules) at(name string) string { return member(q.path, name) }
 
 func (q quotaRules) name(first map[string]int, i int) {
-	if !isDNSLabel(q.Name) {
-		q.add(q.at("name"), "%s is not a name; %s", show(q.Name), dnsLabelHelp)
+	q.word(q.at("name"), q.Name, isDNSLabel(q.Name), "a name", dnsLabelHelp)
+	if q.Name == "" {
 		return
 	}
 	if j, twice := first[q.Name]; twice {
@@ -63,13 +63,12 @@ func (q quotaRules) name(first map[string]int, i int) {
 }
 
 func (q quotaRules) resource() {
-	switch r := q.Resource; {
-	case r == ResourceVCPU, r == ResourceNodes, r == ResourceUSDPerHour, isExtendedResource(r):
-	case r == string(corev1.ResourceCPU):
-		q.add(q.at("resource"), "cpu is not what quotas count; write vcpu")
-	default:
-		q.add(q.at("resource"), "%s is not what quotas count; write vcpu, nodes, usd-per-hour, or a device's full name such as nvidia.com/gpu", show(r))
+	r, help := q.Resource, "write vcpu, nodes, usd-per-hour, or a device's full name such as nvidia.com/gpu"
+	if r == string(corev1.ResourceCPU) {
+		help = "write vcpu"
 	}
+	good := r == ResourceVCPU || r == ResourceNodes || r == ResourceUSDPerHour || isExtendedResource(r)
+	q.word(q.at("resource"), r, good, "what quotas count", help)
 }
 
 // fractional is whether parts of a unit make sense.
@@ -80,12 +79,12 @@ func (q quotaRules) fractional() bool {
 func (q quotaRules) limit() {
 	switch {
 	case q.Limit == nil && q.AWSServiceQuota == "":
-		q.add(q.at("limit"), "is missing; write it, or awsServiceQuota to take it from AWS")
+		q.addFrom([]string{q.at("awsServiceQuota")}, q.at("limit"), "is missing; write it, or awsServiceQuota to take it from AWS")
 	case q.Limit != nil && q.AWSServiceQuota != "":
 		q.add(q.at("limit"), "is given, and awsServiceQuota too; remove one of the two")
 	case q.Limit != nil:
 		if q.Limit.Sign() < 0 || q.Limit.Cmp(maxAmount) > 0 || !q.fractional() && !isWhole(*q.Limit) {
-			q.add(q.at("limit"), "%s is not a limit of %s; write %s from 0 to %s", q.Limit, show(q.Resource), q.unit(), &maxAmount)
+			q.addFrom([]string{q.at("resource")}, q.at("limit"), "%s is not a limit of %s; write %s from 0 to %s", q.Limit, show(q.Resource), q.unit(), &maxAmount)
 		}
 	default:
 		q.serviceQuota()
@@ -104,11 +103,11 @@ func (q quotaRules) serviceQuota() {
 	if !serviceQuota.MatchString(q.AWSServiceQuota) {
 		q.add(at, "%s is not the code of a service quota; write one such as L-DB2E81BA", show(q.AWSServiceQuota))
 	}
-	if q.c.Cloud.Simulated != nil {
+	if q.onSimulated() {
 		q.add(at, "needs AWS to ask; write a limit for the simulated cloud")
 	}
 	if q.Resource != ResourceVCPU {
-		q.add(at, "counts vCPUs, not %s; write resource: vcpu", show(q.Resource))
+		q.addFrom([]string{q.at("resource")}, at, "counts vCPUs, not %s; write resource: vcpu", show(q.Resource))
 	}
 }
 
@@ -118,7 +117,7 @@ func (q quotaRules) surge() {
 	}
 	most := q.Surge.Max
 	if most.Sign() <= 0 || most.Cmp(maxAmount) > 0 || !q.fractional() && !isWhole(most) {
-		q.add(q.at("surge.max"), "%s is not a surge of %s; write %s above 0, up to %s", &most, show(q.Resource), q.unit(), &maxAmount)
+		q.addFrom([]string{q.at("resource")}, q.at("surge.max"), "%s is not a surge of %s; write %s above 0, up to %s", &most, show(q.Resource), q.unit(), &maxAmount)
 	}
 	q.positive(q.at("surge.window"), q.Surge.Window)
 }
@@ -141,9 +140,9 @@ func (q quotaRules) covers() {
 		q.add(field, "has %d patterns; write at most %d", globs, maxPatterns)
 		return
 	}
-	covered, ids := map[string]bool{}, q.c.groupIDs()
+	covered := map[string]bool{}
 	q.eachOnce(field, q.NodeGroups, func(at, pattern string) {
-		q.pattern(at, pattern, ids, covered)
+		q.pattern(at, pattern, covered)
 	})
 	q.used(covered)
 }
@@ -151,23 +150,23 @@ func (q quotaRules) covers() {
 // isGlob is whether a pattern is more than an id.
 func isGlob(pattern string) bool { return strings.ContainsAny(pattern, `*?[\`) }
 
-func (q quotaRules) pattern(at, pattern string, ids, covered map[string]bool) {
+func (q quotaRules) pattern(at, pattern string, covered map[string]bool) {
 	if _, err := path.Match(pattern, ""); err != nil {
 		q.add(at, "%s is not a pattern; use * for any text, ? for any letter, [abc] for one of those", show(pattern))
 		return
 	}
-	matched := ids[pattern]
+	matched := q.ids[pattern]
 	if matched {
 		covered[pattern] = true
 	}
 	if isGlob(pattern) {
-		for id := range ids {
+		for id := range q.ids {
 			if ok, _ := path.Match(pattern, id); ok { // the pattern is known to be good
 				covered[id], matched = true, true
 			}
 		}
 	}
-	if !matched && !q.c.discovers() {
+	if !matched && !q.c.discovers() && q.unknown(pattern) {
 		q.add(at, "%s matches no node group; correct it, or remove it", show(pattern))
 	}
 }
@@ -183,6 +182,6 @@ func (q quotaRules) used(covered map[string]bool) {
 		return covered[n.ID] && (offered || !g.capacityKnown())
 	}
 	if !slices.ContainsFunc(q.c.NodeGroups, offers) {
-		q.add(q.at("resource"), "%s is in no capacity of the groups that the quota covers, so it would bind nothing; correct it, or remove the quota", show(q.Resource))
+		q.addFrom([]string{"nodeGroups", q.at("nodeGroups")}, q.at("resource"), "%s is in no capacity of the groups that the quota covers, so it would bind nothing; correct it, or remove the quota", show(q.Resource))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -185,8 +186,8 @@ func (o *GenerateOptions) inherit(dir string) error {
 		if err != nil {
 			return err
 		}
-		if old != nil {
-			o.ServerNames = sans(old)
+		for _, leaf := range old {
+			o.ServerNames = sans(leaf)
 		}
 	}
 	if o.ClientName == "" {
@@ -194,16 +195,16 @@ func (o *GenerateOptions) inherit(dir string) error {
 		if err != nil {
 			return err
 		}
-		if old != nil {
-			o.ClientName = cmp.Or(append(uris(old), append(old.DNSNames, old.Subject.CommonName)...)...)
+		for _, leaf := range old {
+			o.ClientName = cmp.Or(slices.Concat(uris(leaf), leaf.DNSNames, []string{leaf.Subject.CommonName})...)
 		}
 	}
 	return nil
 }
 
-// existing is the certificate in a file, nil when there is no such file. One
+// existing is the certificate in a file, or none when there is no such file. One
 // that cannot be read is an error: guessing its names would change them.
-func existing(path string) (*x509.Certificate, error) {
+func existing(path string) ([]*x509.Certificate, error) {
 	data, err := reload.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -215,7 +216,7 @@ func existing(path string) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate file %s %w, or write out the names that it had", path, err)
 	}
-	return chain[0], nil
+	return chain[:1], nil
 }
 
 func refuseExisting(dir string) error {

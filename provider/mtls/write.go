@@ -88,10 +88,13 @@ func replace(staged, path string) (restore func() error, err error) {
 	}
 	restore = func() error {
 		back, err := stage(filepath.Dir(path), newFile{filepath.Base(path), info.Mode().Perm(), old})
-		if err != nil {
-			return err
+		if err == nil {
+			err = os.Rename(back, path)
 		}
-		return os.Rename(back, path)
+		if err != nil && back != "" {
+			_ = os.Remove(back)
+		}
+		return err
 	}
 	return restore, os.Rename(staged, path)
 }

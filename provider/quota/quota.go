@@ -92,11 +92,11 @@ func (q *quotaState) text() string {
 }
 
 func (q *quotaState) surgeText(now time.Time) string {
-	return fmt.Sprintf("surge of quota %s: %s of %s %s asked for within %s, %s",
+	return fmt.Sprintf("surge of quota %s: %s of %s %s asked for within %s%s",
 		q.Name, format(q.window.sum, q.Scale), format(q.Surge.Max, q.Scale), q.Resource, q.Surge.Window, q.window.relief(now, q.Surge.Window))
 }
 
 func (g *groupState) surgeText(now time.Time) string {
-	return fmt.Sprintf("surge of group %s: %d of %d nodes asked for within %s, %s",
+	return fmt.Sprintf("surge of group %s: %d of %d nodes asked for within %s%s",
 		g.ID, g.window.sum, g.Surge.Max, g.Surge.Window, g.window.relief(now, g.Surge.Window))
 }

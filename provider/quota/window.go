@@ -56,12 +56,12 @@ func (w *window) refund(group string, units int64) {
 	}
 }
 
-// relief says when the window next lets something out.
+// relief says when the window next lets something out, if it holds anything.
 func (w *window) relief(now time.Time, length time.Duration) string {
 	for _, a := range w.asked {
 		if a.units > 0 {
-			return fmt.Sprintf("more in %s", a.at.Add(length).Sub(now).Round(time.Second))
+			return fmt.Sprintf(", more in %s", a.at.Add(length).Sub(now).Round(time.Second))
 		}
 	}
-	return "never more than that at once"
+	return ""
 }

@@ -2,7 +2,6 @@ package reload
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -238,8 +237,10 @@ func TestTicksReplaceTheInterval(t *testing.T) {
 	got := make(chan change, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	watcher := Watcher{Files: []string{path}, Interval: time.Hour, Ticks: ticks,
-		Changed: func(c Contents, err error) { got <- change{c, err} }}
+	watcher := Watcher{
+		Files: []string{path}, Interval: time.Hour, Ticks: ticks,
+		Changed: func(c Contents, err error) { got <- change{c, err} },
+	}
 	go func() { done <- watcher.Run(ctx) }()
 	ticks <- time.Time{}
 	ticks <- time.Time{}
@@ -266,7 +267,7 @@ func TestReadNamesEveryFileItCannotRead(t *testing.T) {
 		"stat "+missing+": no such file or directory\n"+
 		"read "+dir+": is not a regular file")
 	var pathError *fs.PathError
-	require.True(t, errors.As(err, &pathError))
+	require.ErrorAs(t, err, &pathError)
 
 	require.NoError(t, os.Truncate(huge, maxSize))
 	data, err := ReadFile(huge)

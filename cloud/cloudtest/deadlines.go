@@ -1,0 +1,119 @@
+package cloudtest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gpu-node-provider/cloud"
+)
+
+var deadlineChecks = []check{
+	{"nothing is started once the context was cancelled", func(e *env) {
+		ctx, cancel := context.WithCancel(e.ctx())
+		cancel()
+		e.startsNothing(ctx)
+	}},
+	{"nothing is started once the deadline has passed", func(e *env) {
+		ctx, cancel := context.WithDeadline(e.ctx(), time.Unix(1, 0))
+		defer cancel()
+		e.startsNothing(ctx)
+	}},
+	{"Describe tells the outcome of an increase that was abandoned", func(e *env) {
+		for range 4 {
+			e.abandon(1, func(ctx context.Context) error {
+				_, err := e.Backend.Increase(ctx, e.one, 1)
+				return err
+			})
+		}
+	}},
+	{"Describe tells the outcome of a cancel that was abandoned", func(e *env) {
+		for _, id := range e.failing(e.one, 4) {
+			e.abandon(-1, func(ctx context.Context) error {
+				_, _, err := e.Backend.Cancel(ctx, e.one, []string{id})
+				return err
+			})
+		}
+	}},
+	{"Describe tells the outcome of a delete that was abandoned", func(e *env) {
+		for _, id := range e.machines(e.one, 4) {
+			e.abandon(-1, func(ctx context.Context) error {
+				_, confirmed, err := e.Backend.Delete(ctx, e.one, []string{id})
+				if len(confirmed) > 0 {
+					require.NotContains(e, ids(pick(e.look(e.one), staying)), id, "it was confirmed, and is there")
+				}
+				return err
+			})
+		}
+	}},
+	{"reads that are abandoned say so", func(e *env) {
+		if e.EndMidway == nil {
+			e.Skip("this backend's calls cannot be caught midway")
+		}
+		e.machines(e.one, 1)
+		_, err := e.Backend.Describe(e.EndMidway(e.TB))
+		e.abandoned(err)
+		_, err = e.Backend.Lookup(e.EndMidway(e.TB), e.one, []string{foreignID})
+		e.abandoned(err)
+	}},
+}
+
+// startsNothing makes every call with a context that has ended.
+func (e *env) startsNothing(ctx context.Context) {
+	e.Helper()
+	machines, placeholders := e.machines(e.one, 1), e.failing(e.two, 1)
+	e.unchanged(func() {
+		_, err := e.Backend.Describe(ctx)
+		e.ended(err)
+		_, err = e.Backend.Increase(ctx, e.one, 1)
+		e.ended(err)
+		_, _, err = e.Backend.Cancel(ctx, e.two, placeholders)
+		e.ended(err)
+		_, confirmed, err := e.Backend.Delete(ctx, e.one, machines)
+		e.ended(err)
+		require.Empty(e, confirmed)
+		_, err = e.Backend.Lookup(ctx, e.one, machines)
+		e.ended(err)
+		e.ended(e.Backend.Configure(ctx, nil))
+	})
+	e.settle()
+	require.Equal(e, 1, e.look(e.one).Target)
+}
+
+// ended requires an error that may be returned when a context has ended.
+func (e *env) ended(err error) {
+	e.Helper()
+	require.Error(e, err)
+	e.abandoned(err)
+}
+
+func (e *env) abandoned(err error) {
+	e.Helper()
+	own := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if err == nil || own && !errors.Is(err, cloud.ErrUnknownOutcome) {
+		return
+	}
+	e.failed(err, cloud.ErrUnknownOutcome)
+}
+
+// abandon makes a write that would change the target of group one by delta, and
+// ends its context midway. Whatever comes of it, the group is afterwards either
+// as before or changed as a whole, and stays so.
+func (e *env) abandon(delta int, write func(ctx context.Context) error) {
+	e.Helper()
+	if e.EndMidway == nil {
+		e.Skip("this backend's calls cannot be caught midway")
+	}
+	before := e.look(e.one).Target
+	err := write(e.EndMidway(e.TB))
+	e.abandoned(err)
+	told := e.look(e.one).Target
+	if err == nil {
+		require.Equal(e, before+delta, told)
+	}
+	require.Contains(e, []int{before, before + delta}, told)
+	e.settle()
+	require.Equal(e, told, e.look(e.one).Target, "the outcome changed after it was told")
+}

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	oklog "github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"gpu-node-provider/provider"
+	"gpu-node-provider/provider/config"
+	"gpu-node-provider/provider/dashboard"
+	"gpu-node-provider/provider/reload"
+)
+
+func serveCommand() *cobra.Command {
+	var file string
+	var verbose bool
+	c := &cobra.Command{
+		Use:   "serve --config FILE",
+		Short: "Serve the node groups of a file to Cluster Autoscaler",
+		Args:  noArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			// Read before it is loaded, so that a change in between is not missed.
+			known, _ := reload.Read(file) // load says why it cannot be read
+			cfg, err := load(file)
+			if err != nil {
+				return err
+			}
+			return serve(c.Context(), serveOptions{file: file, known: known, config: cfg, log: logger(c.ErrOrStderr(), verbose), out: c.OutOrStdout()})
+		},
+	}
+	configFlag(c, &file)
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "log reads too")
+	return c
+}
+
+type serveOptions struct {
+	file   string
+	known  reload.Contents // what config was read from
+	config *config.Config
+	log    *zap.Logger
+	out    io.Writer
+}
+
+// process is everything that runs, top to bottom in the order of building.
+type process struct {
+	serveOptions
+	registry *prometheus.Registry
+	http     net.Listener
+	kube     *kube
+	cloud    *runningCloud
+	tls      *tlsSide
+	redis    *embeddedRedis
+	server   *provider.Server
+	started  chan struct{} // closed once there is a snapshot
+	stopping atomic.Bool
+}
+
+// serve runs until ctx is done or a part fails.
+func serve(ctx context.Context, o serveOptions) error {
+	p := &process{serveOptions: o, registry: prometheus.NewRegistry(), started: make(chan struct{})}
+	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	defer p.close()
+	if err := p.build(); err != nil {
+		return err
+	}
+	return p.run(ctx)
+}
+
+// build makes every part, and starts none: what a person can put right is
+// found out before anything is touched.
+func (p *process) build() (err error) {
+	if err := portFree("server.address", p.config.Server.Address); err != nil {
+		return err
+	}
+	if p.http, err = net.Listen("tcp", p.config.Server.HTTPAddress); err != nil {
+		return usageError{fmt.Errorf("server.httpAddress: %w; stop what uses it, or choose another", err)}
+	}
+	if p.tls, err = newTLS(p.config.Server.TLS, p.log, p.registry); err != nil {
+		return err
+	}
+	if p.kube, err = newKube(p.config.Kubernetes); err != nil {
+		return err
+	}
+	if p.redis, err = startRedis(p.config.Redis.Embedded); err != nil {
+		return err
+	}
+	if p.cloud, err = newCloud(p.config, p.kube, p.newNode, p.log); err != nil {
+		return err
+	}
+	p.server = provider.New(provider.Options{
+		Config: p.config, Backend: p.cloud.backend, Cluster: p.kube.view(), Log: p.log, Registerer: p.registry,
+	})
+	return nil
+}
+
+// newNode makes Nodes as the templates promise them, by the file in force.
+func (p *process) newNode(group, name, providerID string) (*corev1.Node, error) {
+	return p.server.NewNode(group, name, providerID)
+}
+
+// portFree finds a used port before anything is started; the port itself opens
+// only after the first snapshot.
+func portFree(field, address string) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return usageError{fmt.Errorf("%s: %w; stop what uses it, or choose another", field, err)}
+	}
+	return l.Close()
+}
+
+func (p *process) close() {
+	p.cloud.close(p.log)
+	p.redis.close()
+	if p.http != nil {
+		_ = p.http.Close() // closed already when it was served
+	}
+}
+
+// run starts the parts and stops them: gRPC first, so that calls in flight
+// finish while everything they need is still there.
+func (p *process) run(ctx context.Context) error {
+	var g oklog.Group
+	p.addGRPC(ctx, &g)
+	p.addHTTP(&g)
+	add := func(part func(context.Context) error) {
+		// Not ctx itself: a signal must end gRPC first, and the rest in its turn.
+		partCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		g.Add(func() error { return part(partCtx) }, func(error) { cancel() })
+	}
+	add(p.kube.run)
+	add(p.tls.run)
+	add(p.onceStarted(p.cloud.run))
+	add(p.onceStarted(p.server.Run))
+	add(p.onceStarted(p.watchFile))
+	g.Add(func() error { <-ctx.Done(); return errStopped }, func(error) {})
+	if err := g.Run(); !errors.Is(err, errStopped) {
+		return err
+	}
+	p.log.Info("stopped")
+	return nil
+}
+
+var errStopped = errors.New("told to stop")
+
+// onceStarted holds a part back until there is a snapshot.
+func (p *process) onceStarted(part func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-p.started:
+			return part(ctx)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// addGRPC loads the first snapshot, and only then opens the port.
+func (p *process) addGRPC(ctx context.Context, g *oklog.Group) {
+	startCtx, cancel := context.WithCancel(ctx)
+	listener := provider.NewListener(p.server, provider.ListenOptions{
+		Credentials: p.tls.credentials(), Authorize: p.tls.authorize(), Log: p.log, Registerer: p.registry,
+	})
+	g.Add(func() error {
+		if err := p.start(startCtx); err != nil {
+			if ctx.Err() != nil {
+				return errStopped
+			}
+			return err
+		}
+		port, err := net.Listen("tcp", p.config.Server.Address)
+		if err != nil {
+			return usageError{fmt.Errorf("server.address: %w; stop what uses it, or choose another", err)}
+		}
+		close(p.started)
+		if err := p.announce(port.Addr()); err != nil {
+			return err
+		}
+		return listener.Serve(port)
+	}, func(error) {
+		cancel()
+		p.stopping.Store(true)
+		listener.Stop()
+	})
+}
+
+// startRetry is how the first snapshot is tried for: a cloud or API server that
+// is away at this moment is no reason to give up.
+var startRetry = wait.Backoff{Duration: time.Second, Factor: 1.6, Jitter: 0.2, Steps: 20, Cap: 30 * time.Second}
+
+func (p *process) start(ctx context.Context) error {
+	if err := p.kube.waitForSync(ctx); err != nil {
+		return err
+	}
+	var last error
+	err := wait.ExponentialBackoffWithContext(ctx, startRetry, func(ctx context.Context) (bool, error) {
+		if last = p.server.Start(ctx); last != nil {
+			p.log.Warn("first snapshot failed, trying again", zap.Error(last))
+		}
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("no first snapshot: %w", errors.Join(last, err))
+	}
+	return nil
+}
+
+// announce tells people where everything is.
+func (p *process) announce(grpc net.Addr) error {
+	where := []zap.Field{zap.Stringer("grpc", grpc), zap.Stringer("http", p.http.Addr()), zap.Int("node_groups", len(p.config.NodeGroups))}
+	p.log.Info("serving", append(where, zap.String("version", version))...)
+	p.log.Warn("the checkpoint gate is not part of this version: nodes are not held for training pods")
+	text := fmt.Sprintf("gpu-node-provider %s serves %d node groups\n", version, len(p.config.NodeGroups)) +
+		fmt.Sprintf("  gRPC   %s   address in Cluster Autoscaler's cloud-config\n", grpc) +
+		fmt.Sprintf("  HTTP   %s   /healthz /readyz /metrics\n", p.http.Addr())
+	if p.redis != nil {
+		text += fmt.Sprintf("  Redis  %s   embedded, for rehearsal\n", p.redis.address())
+	}
+	text += fmt.Sprintf("Look at it with: gpu-node-provider status --address %s --watch\n", p.http.Addr())
+	_, err := io.WriteString(p.out, text)
+	return err
+}
+
+// httpTimeout bounds a request's header, and a stop.
+const httpTimeout = 5 * time.Second
+
+func (p *process) addHTTP(g *oklog.Group) {
+	server := &http.Server{
+		Handler:           dashboard.Handler(dashboard.Options{Report: p.server.Report, Ready: p.readiness, Gatherer: p.registry}),
+		ReadHeaderTimeout: httpTimeout,
+	}
+	g.Add(func() error { return server.Serve(p.http) }, func(error) {
+		ctx, cancel := context.WithTimeout(context.Background(), httpTimeout)
+		defer cancel()
+		_ = server.Shutdown(ctx) // what does not finish is only being read
+	})
+}
+
+func (p *process) readiness() error {
+	select {
+	case <-p.started:
+	default:
+		return errors.New("the cloud has not been read yet")
+	}
+	if p.stopping.Load() {
+		return errors.New("stopping")
+	}
+	return nil
+}
+
+// watchFile puts a changed node group file in force.
+func (p *process) watchFile(ctx context.Context) error {
+	return reload.Watcher{Files: []string{p.file}, Known: p.known, Changed: func(contents reload.Contents, err error) {
+		if err != nil {
+			p.rejected(err)
+			return
+		}
+		next, err := config.Parse(contents[p.file])
+		if err != nil {
+			p.rejected(err)
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
+		defer cancel()
+		if err := p.server.Reload(ctx, next); err != nil {
+			p.kube.warn("ConfigRejected", err.Error())
+		}
+	}}.Run(ctx)
+}
+
+// reloadTimeout bounds a reload, during which no refresh passes.
+const reloadTimeout = 30 * time.Second
+
+func (p *process) rejected(err error) {
+	p.server.RejectedReload(err)
+	p.kube.warn("ConfigRejected", err.Error())
+}

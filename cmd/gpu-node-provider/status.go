@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gpu-node-provider/provider"
+	"gpu-node-provider/provider/dashboard"
+)
+
+type statusOptions struct {
+	address  string
+	output   string
+	watch    bool
+	interval time.Duration
+}
+
+// statusTimeout bounds one look: who looks at a hanging server wants to know that it hangs.
+const statusTimeout = 5 * time.Second
+
+func statusCommand() *cobra.Command {
+	var o statusOptions
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show the node groups, sizes and limits of a running provider",
+		Args:  noArguments,
+		RunE:  func(c *cobra.Command, _ []string) error { return status(c.Context(), c.OutOrStdout(), o) },
+	}
+	c.Flags().StringVar(&o.address, "address", "127.0.0.1:8087", "the provider's httpAddress")
+	c.Flags().StringVarP(&o.output, "output", "o", "table", "table or json")
+	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "print again whenever something has changed")
+	c.Flags().DurationVar(&o.interval, "interval", time.Second, "how often --watch looks")
+	return c
+}
+
+func status(ctx context.Context, out io.Writer, o statusOptions) error {
+	if o.output != "table" && o.output != "json" {
+		return usageError{fmt.Errorf("-o %q: it is table or json", o.output)}
+	}
+	if o.interval <= 0 {
+		return usageError{fmt.Errorf("--interval %s: it must be more than 0", o.interval)}
+	}
+	last := ""
+	for {
+		report, err := fetch(ctx, o.address)
+		if err != nil {
+			return err
+		}
+		text, err := render(report, o.output)
+		if err != nil {
+			return err
+		}
+		if key := changed(report); key != last {
+			last = key
+			if _, err := io.WriteString(out, text); err != nil {
+				return err
+			}
+		}
+		if !o.watch {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(o.interval):
+		}
+	}
+}
+
+// changed is what makes a report worth printing again: all but the times.
+func changed(r provider.Report) string {
+	r.Time, r.Snapshot = time.Time{}, time.Time{}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+func fetch(ctx context.Context, address string) (report provider.Report, err error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+dashboard.ReportPath, nil)
+	if err != nil {
+		return report, usageError{fmt.Errorf("--address %q: %w", address, err)}
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return report, fmt.Errorf("no provider answers on %s; it is the httpAddress of its node group file: %w", address, err)
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	if response.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // what could be read of it is all there is to say
+		return report, fmt.Errorf("the provider on %s answers %s: %s", address, response.Status, strings.TrimSpace(string(text)))
+	}
+	if err := json.NewDecoder(response.Body).Decode(&report); err != nil {
+		return report, fmt.Errorf("what answers on %s is not a provider: %w", address, err)
+	}
+	return report, nil
+}
+
+func render(r provider.Report, output string) (string, error) {
+	if output == "json" {
+		text, err := json.MarshalIndent(r, "", "  ")
+		return string(text) + "\n", err
+	}
+	return table(r), nil
+}
+
+func table(r provider.Report) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	row := func(cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) } // a Builder does not fail
+	row("GROUP", "TARGET", "RUNNING", "BOOTING", "WAITING", "FAILED", "DELETING", "MIN", "MAX NOW", "BOUND BY")
+	for _, g := range r.NodeGroups {
+		row(g.ID, strconv.Itoa(g.Target), strconv.Itoa(g.Running), strconv.Itoa(g.Creating), strconv.Itoa(g.Placeholders), strconv.Itoa(g.Failed),
+			strconv.Itoa(g.Deleting), strconv.Itoa(g.MinSize), strconv.Itoa(g.EffectiveMax), g.Limit)
+	}
+	if len(r.Quotas) > 0 {
+		row()
+		row("QUOTA", "USED", "LIMIT", "RESOURCE", "SOURCE")
+		for _, q := range r.Quotas {
+			row(q.Name, number(q.Used), number(q.Limit), q.Resource, q.Source)
+		}
+	}
+	_ = w.Flush()
+	for _, g := range r.NodeGroups {
+		for _, i := range g.Instances {
+			if i.Error != "" {
+				fmt.Fprintf(&b, "\n%s: %s\n", i.ID, i.Error)
+			}
+		}
+	}
+	if r.ReloadError != "" {
+		fmt.Fprintf(&b, "\nThe node group file on disk is not in force: %s\n", r.ReloadError)
+	}
+	return b.String()
+}
+
+func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }

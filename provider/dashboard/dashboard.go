@@ -1,0 +1,54 @@
+// Package dashboard is what people and machines read of a running provider over
+// HTTP: health, readiness, metrics, and the report that status prints.
+//
+// It only shows; nothing can be changed through it.
+package dashboard
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"gpu-node-provider/provider"
+)
+
+// ReportPath is where the report is served as JSON.
+const ReportPath = "/report.json"
+
+// Options say what is shown.
+type Options struct {
+	// Report tells the state; false while there is none yet.
+	Report func() (provider.Report, bool)
+	// Ready is nil once calls of Cluster Autoscaler are answered, and says what
+	// is missing before that.
+	Ready    func() error
+	Gatherer prometheus.Gatherer
+}
+
+// Handler serves /healthz, /readyz, /metrics and /report.json.
+func Handler(o Options) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("ok\n")) // nobody is left to tell when this fails
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := o.Ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte("ok\n"))
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET "+ReportPath, func(w http.ResponseWriter, _ *http.Request) {
+		report, ok := o.Report()
+		if !ok {
+			http.Error(w, "the cloud has not been read yet", http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(report)
+	})
+	return mux
+}

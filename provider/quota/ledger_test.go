@@ -1,0 +1,205 @@
+package quota
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// clock is a time that stands still until it is moved.
+type clock struct{ at time.Time }
+
+func (c *clock) now() time.Time          { return c.at }
+func (c *clock) advance(d time.Duration) { c.at = c.at.Add(d) }
+
+func newClock() *clock { return &clock{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
+
+func gpuQuota(limit int64, groups ...string) Quota {
+	return Quota{Name: "gpus", Resource: "nvidia.com/gpu", Limit: limit, Scale: 1, Source: "node group file", Groups: groups}
+}
+
+func group(id string, most int, gpus int64) Group {
+	return Group{ID: id, Max: most, Units: map[string]int64{"nvidia.com/gpu": gpus}}
+}
+
+func observe(l *Ledger, id string, target, deleting int) {
+	l.Observe(id, Size{Target: target, Deleting: deleting, CloudMax: math.MaxInt})
+}
+
+func TestRoom(t *testing.T) {
+	surge := &Surge{Max: 2, Window: 5 * time.Minute}
+	for _, tc := range []struct {
+		name   string
+		groups []Group
+		quotas []Quota
+		prior  func(*Ledger)
+		room   int
+		reason Reason
+		text   string
+	}{
+		{
+			name: "the file's maximum", groups: []Group{group("t4", 4, 1)},
+			prior: func(l *Ledger) { observe(l, "t4", 1, 0) },
+			room:  3, reason: AtMaximum, text: "maxSize 4 of group t4 in the node group file",
+		},
+		{
+			name: "a target above a lowered maximum", groups: []Group{group("t4", 2, 1)},
+			prior: func(l *Ledger) { observe(l, "t4", 3, 0) },
+			room:  0, reason: AtMaximum, text: "maxSize 2 of group t4 in the node group file",
+		},
+		{
+			name: "a retired group", groups: []Group{group("t4", 0, 1)},
+			room: 0, reason: AtMaximum, text: "group t4 takes no new nodes (maxSize 0 or retired in the node group file)",
+		},
+		{
+			name: "the cloud's maximum", groups: []Group{group("t4", 4, 1)},
+			prior: func(l *Ledger) { l.Observe("t4", Size{Target: 1, CloudMax: 2}) },
+			room:  1, reason: AtMaximum, text: "maximum 2 of the cloud's own group",
+		},
+		{
+			name: "a quota, in whole nodes", groups: []Group{group("a100", 4, 8)}, quotas: []Quota{gpuQuota(20, "a100")},
+			room: 2, reason: QuotaExhausted, text: "quota gpus: 0 of 20 nvidia.com/gpu used (node group file)",
+		},
+		{
+			name: "a quota shared with another group", groups: []Group{group("t4", 9, 1), group("a100", 4, 8)}, quotas: []Quota{gpuQuota(10, "t4", "a100")},
+			prior: func(l *Ledger) { observe(l, "a100", 1, 0) },
+			room:  2, reason: QuotaExhausted, text: "quota gpus: 8 of 10 nvidia.com/gpu used (node group file)",
+		},
+		{
+			name: "what is terminating counts until it is gone", groups: []Group{group("t4", 9, 1)}, quotas: []Quota{gpuQuota(3, "t4")},
+			prior: func(l *Ledger) { observe(l, "t4", 1, 2) },
+			room:  0, reason: QuotaExhausted, text: "quota gpus: 3 of 3 nvidia.com/gpu used (node group file)",
+		},
+		{
+			name: "a quota whose resource the group does not use", groups: []Group{group("cpu", 9, 0)}, quotas: []Quota{gpuQuota(0, "cpu")},
+			room: 9, reason: AtMaximum, text: "maxSize 9 of group cpu in the node group file",
+		},
+		{
+			name: "a quota that does not cover the group", groups: []Group{group("t4", 9, 1)}, quotas: []Quota{gpuQuota(0, "other")},
+			room: 9, reason: AtMaximum, text: "maxSize 9 of group t4 in the node group file",
+		},
+		{
+			name: "the group's surge", groups: []Group{{ID: "t4", Max: 9, Surge: surge}},
+			prior: func(l *Ledger) { l.Reserve("t4", 1, 0) },
+			room:  1, reason: SurgeLimited, text: "surge of group t4: 1 of 2 nodes asked for within 5m0s, more in 5m0s",
+		},
+		{
+			name: "a quota's surge across groups", groups: []Group{group("t4", 9, 1), group("a100", 9, 8)},
+			quotas: []Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Limit: 100, Scale: 1, Source: "node group file", Groups: []string{"t4", "a100"}, Surge: &Surge{Max: 10, Window: time.Minute}}},
+			prior:  func(l *Ledger) { l.Reserve("a100", 1, 0) },
+			room:   2, reason: SurgeLimited, text: "surge of quota gpus: 8 of 10 nvidia.com/gpu asked for within 1m0s, more in 1m0s",
+		},
+		{
+			name: "a surge too small for one node", groups: []Group{group("a100", 9, 8)},
+			quotas: []Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Limit: 100, Scale: 1, Source: "node group file", Groups: []string{"a100"}, Surge: &Surge{Max: 4, Window: time.Minute}}},
+			room:   0, reason: SurgeLimited, text: "surge of quota gpus: 0 of 4 nvidia.com/gpu asked for within 1m0s",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := New(newClock().now)
+			l.Configure(tc.groups, tc.quotas)
+			if tc.prior != nil {
+				tc.prior(l)
+			}
+			require.Equal(t, Limit{tc.reason, tc.room, tc.text}, l.Room(tc.groups[0].ID))
+		})
+	}
+}
+
+func TestReserveGrantsInPart(t *testing.T) {
+	l := New(newClock().now)
+	l.Configure([]Group{group("t4", 9, 1)}, []Quota{gpuQuota(2, "t4")})
+	granted, limit := l.Reserve("t4", 3, 0)
+	require.Equal(t, 2, granted)
+	require.Equal(t, QuotaExhausted, limit.Reason)
+	granted, _ = l.Reserve("t4", 1, 0)
+	require.Zero(t, granted)
+	l.Release("t4", 1)
+	granted, _ = l.Reserve("t4", 1, 0)
+	require.Equal(t, 1, granted, "what was released is there again")
+}
+
+func TestRaceForTheLastUnitHasOneWinner(t *testing.T) {
+	l := New(newClock().now)
+	l.Configure([]Group{group("t4", 9, 1), group("l4", 9, 1)}, []Quota{gpuQuota(1, "t4", "l4")})
+	var won atomic.Int64
+	var racers sync.WaitGroup
+	for n := range 64 {
+		racers.Go(func() {
+			granted, _ := l.Reserve([]string{"t4", "l4"}[n%2], 1, 0)
+			won.Add(int64(granted))
+		})
+	}
+	racers.Wait()
+	require.EqualValues(t, 1, won.Load())
+}
+
+func TestSurgeSlides(t *testing.T) {
+	c := newClock()
+	l := New(c.now)
+	l.Configure([]Group{{ID: "t4", Max: 99, Surge: &Surge{Max: 2, Window: 5 * time.Minute}}}, nil)
+	reserve := func(want int) int {
+		granted, _ := l.Reserve("t4", want, 0)
+		return granted
+	}
+	require.Equal(t, 1, reserve(1))
+	c.advance(time.Minute)
+	require.Equal(t, 1, reserve(5))
+	require.Equal(t, 0, reserve(1))
+	c.advance(4*time.Minute - time.Nanosecond)
+	require.Equal(t, 0, reserve(1), "a nanosecond early")
+	c.advance(time.Nanosecond)
+	require.Equal(t, 1, reserve(5), "only the first has left the window")
+	l.Refund("t4", 1)
+	require.Equal(t, 1, reserve(5), "a cancelled placeholder is refunded")
+}
+
+func TestAnnouncedRoomIsNotRefusedForSurge(t *testing.T) {
+	l := New(newClock().now)
+	quota := gpuQuota(5, "t4", "l4")
+	quota.Surge = &Surge{Max: 2, Window: time.Minute}
+	l.Configure([]Group{group("t4", 9, 1), group("l4", 9, 1)}, []Quota{quota})
+	announced := l.Room("l4").Room
+	require.Equal(t, 2, announced)
+	granted, _ := l.Reserve("t4", 2, 0)
+	require.Equal(t, 2, granted)
+	granted, _ = l.Reserve("l4", 3, announced)
+	require.Equal(t, 2, granted, "the surge is used up, but these two were announced")
+	granted, limit := l.Reserve("l4", 3, 99)
+	require.Equal(t, 1, granted, "the quota itself holds whatever was announced")
+	require.Equal(t, QuotaExhausted, limit.Reason)
+}
+
+func TestReloadIsNoWayRoundASurge(t *testing.T) {
+	l := New(newClock().now)
+	groups := []Group{{ID: "t4", Max: 9, Surge: &Surge{Max: 2, Window: time.Minute}, Units: map[string]int64{"nvidia.com/gpu": 1}}}
+	l.Configure(groups, []Quota{gpuQuota(5, "t4")})
+	l.Reserve("t4", 2, 0)
+	l.Configure(groups, []Quota{gpuQuota(5, "t4")})
+	require.Equal(t, SurgeLimited, l.Room("t4").Reason)
+	require.InDelta(t, 2, l.Usage()[0].Used, 0)
+}
+
+func TestRestartIsNoWayRoundASurge(t *testing.T) {
+	c := newClock()
+	l := New(c.now)
+	l.Configure([]Group{{ID: "t4", Max: 9, Surge: &Surge{Max: 2, Window: time.Minute}}}, nil)
+	l.Remember("t4", c.at.Add(-30*time.Second), 1)
+	l.Remember("t4", c.at.Add(-2*time.Minute), 5) // long ago
+	require.Equal(t, 1, l.Room("t4").Room)
+}
+
+func TestUnknownGroup(t *testing.T) {
+	l := New(newClock().now)
+	l.Observe("nope", Size{Target: 1})
+	l.Release("nope", 1)
+	l.Refund("nope", 1)
+	l.Remember("nope", time.Time{}, 1)
+	granted, _ := l.Reserve("nope", 1, 1)
+	require.Zero(t, granted)
+	require.Zero(t, l.Room("nope").Room)
+}
