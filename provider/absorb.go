@@ -28,14 +28,16 @@ const (
 	causeUnreadAnswer cause = "unread_answer"
 )
 
-// forgetAll marks everything in flight as forgotten.
-func (s *Server) forgetAll(why cause) {
+// autoscalerIsNew marks everything in flight as forgotten, now and when the
+// cloud is read next: the snapshot may be older than what is in flight.
+func (s *Server) autoscalerIsNew() {
+	s.forgetNext.Store(true)
 	if !s.current.Load().anyInFlight() {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forgetAllLocked(why)
+	s.forgetAllLocked(causeNewAutoscaler)
 }
 
 func (n *snapshot) anyInFlight() bool {

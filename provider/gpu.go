@@ -14,7 +14,7 @@ import (
 // asked means that a new process is there, which has forgotten what the old one
 // asked for (recorded with 1.36, killed and started again while nodes boot).
 func (s *Server) GPULabel(context.Context, *proto.GPULabelRequest) (*proto.GPULabelResponse, error) {
-	s.forgetAll(causeNewAutoscaler)
+	s.autoscalerIsNew()
 	return s.current.Load().gpuLabel, nil
 }
 

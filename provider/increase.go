@@ -36,6 +36,7 @@ func (s *Server) increase(ctx context.Context, id string, delta int) error {
 		return nil
 	}
 	granted, limit := s.ledger.Reserve(id, delta, w.view.announced)
+	w.spend(granted)
 	if granted == 0 {
 		s.metrics.increase(id, delta, 0)
 		s.warnWaiting(w.view, podReasonOf(limit), limit.Text)
@@ -52,6 +53,13 @@ func (s *Server) increase(ctx context.Context, id string, delta int) error {
 		return fmt.Errorf("node group %s was increased by %d, too late for the caller: %w", id, granted, err)
 	}
 	return nil
+}
+
+// spend takes a grant off what was announced.
+func (w *write) spend(granted int) {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	w.record.announced = max(0, w.record.announced-granted)
 }
 
 // buy carries a reservation out, or gives it back. When nil is returned the

@@ -49,6 +49,9 @@ func (s *Server) refresh(ctx context.Context) error {
 	defer s.mu.Unlock()
 	fresh := s.freshLocked(states, marks)
 	s.publishLocked(s.current.Load().catalogue, fresh, s.now())
+	if s.forgetNext.Swap(false) {
+		s.forgetAllLocked(causeNewAutoscaler)
+	}
 	return nil
 }
 

@@ -60,6 +60,9 @@ type Server struct {
 
 	current atomic.Pointer[snapshot] // never nil after Start
 
+	// forgetNext makes the next refresh mark everything in flight as forgotten.
+	forgetNext atomic.Bool
+
 	refreshing lane // one Describe of everything at a time
 
 	mu     sync.Mutex // guards what follows, and the step from one snapshot to the next
@@ -86,6 +89,9 @@ type groupRecord struct {
 	forgotten int
 	// unread is true when it is forgotten because an answer was not read.
 	unread bool
+	// announced is how much growth the last refresh had room for, less what was
+	// granted since.
+	announced int
 	// doubt is set while the outcome of an IncreaseSize is not known.
 	doubt *doubt
 }

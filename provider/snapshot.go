@@ -38,8 +38,8 @@ type groupView struct {
 	// max is the effective maximum, and limit what makes it so.
 	max   int
 	limit quota.Limit
-	// announced is the max of the last refresh, which Cluster Autoscaler plans
-	// with until the next.
+	// announced is how many of the nodes that the last refresh had room for
+	// have not been asked for yet: Cluster Autoscaler plans with them until the next.
 	announced int
 
 	forNode    *proto.NodeGroupForNodeResponse
@@ -181,10 +181,10 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 		if g.forgotten > 0 { // so that Cluster Autoscaler can ask, and be told that it need not
 			g.max = max(g.max, g.state.Target+1)
 		}
-		g.announced = g.max
-		if !whole && before != nil {
-			g.announced = before.announced
+		if whole || before == nil {
+			record.announced = g.limit.Room
 		}
+		g.announced = record.announced
 		g.answers(before)
 		next.nodeGroups.NodeGroups = append(next.nodeGroups.NodeGroups, g.forNode.GetNodeGroup())
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -178,6 +179,10 @@ func TestEveryCheckCatchesSomething(t *testing.T) {
 			caught := map[string]bool{}
 			for _, topic := range topics() {
 				for _, check := range topic.checks {
+					// Most broken backends are not made for concurrent calls.
+					if topic.name == "concurrency" && !slices.Contains(mutant.caughtBy, topic.name+"/"+check.name) {
+						continue
+					}
 					h := sound(t)
 					mutant.breaks(&h)
 					if try(t, check, h).failed {

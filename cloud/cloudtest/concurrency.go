@@ -79,7 +79,10 @@ func (e *env) churn(id string) (target int, err error) {
 		if target += delta; group.Target != target {
 			return 0, fmt.Errorf("group %s: target is %d after an increase to %d", id, group.Target, target)
 		}
-		for len(pick(group, staying)) > 2 {
+		for tries := 0; len(pick(group, staying)) > 2; tries++ {
+			if tries > Room { // each unit can dodge once, by becoming a machine
+				return 0, fmt.Errorf("group %s: units are neither cancelled nor deleted", id)
+			}
 			var removed int
 			if group, removed, err = e.remove(group); err != nil {
 				return 0, err

@@ -124,9 +124,9 @@ func (l *Ledger) Room(group string) Limit {
 }
 
 // Reserve takes up to want nodes out of the budget and says how many it took;
-// limit tells what kept it from taking all. Surges are not held against what
-// was announced: the caller passes the target that the group was last said to
-// be able to reach. What is reserved counts until Observe or Release.
+// limit tells what kept it from taking all. Surges are not held against the
+// first announced nodes: the caller has already said that there is room for
+// those. What is reserved counts until Observe or Release.
 func (l *Ledger) Reserve(group string, want, announced int) (granted int, limit Limit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,7 +134,7 @@ func (l *Ledger) Reserve(group string, want, announced int) (granted int, limit 
 	if !ok {
 		return 0, Limit{Reason: AtMaximum, Text: "the node group is not configured"}
 	}
-	limit = g.room(l.now(), announced-g.size.Target)
+	limit = g.room(l.now(), announced)
 	granted = min(want, limit.Room)
 	if granted > 0 {
 		g.resize(Size{g.size.Target + granted, g.size.Deleting, g.size.CloudMax})

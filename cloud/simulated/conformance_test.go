@@ -1,0 +1,205 @@
+package simulated_test
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/cloudtest"
+	"gpu-node-provider/cloud/simulated"
+)
+
+// handClock stands still until it is moved.
+type handClock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *handClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *handClock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// ticking moves on by a second at each look, so that machines arrive while
+// calls are made.
+type ticking struct{ handClock }
+
+func (c *ticking) Now() time.Time {
+	c.advance(time.Second)
+	return c.handClock.Now()
+}
+
+type testClock interface {
+	Now() time.Time
+	advance(d time.Duration)
+}
+
+var conformanceSpecs = []cloud.Spec{{ID: "t4"}, {ID: "a100"}, {ID: "placeholder"}}
+
+// harness opens a cloud that forgets nothing over its Reopen.
+func harness(t *testing.T, clock testClock, options simulated.Options) cloudtest.Harness {
+	options.Now = clock.Now
+	options.LaunchDelay, options.BootDelay, options.TerminateDelay = 20*time.Second, time.Minute, 30*time.Second
+	var current *simulated.Cloud
+	reopen := func(t testing.TB) *simulated.Cloud {
+		if current != nil {
+			require.NoError(t, current.Close())
+		}
+		c, err := simulated.New(options)
+		require.NoError(t, err)
+		current = c
+		return c
+	}
+	t.Cleanup(func() { require.NoError(t, current.Close()) })
+	require.NoError(t, reopen(t).Configure(t.Context(), conformanceSpecs))
+	return cloudtest.Harness{
+		Backend: current,
+		Specs:   conformanceSpecs,
+		Settle:  func(testing.TB) { clock.advance(time.Hour) },
+		Starve:  func(_ testing.TB, group string) { current.SetCapacity(group, 0) },
+		Reopen:  func(t testing.TB) cloud.Backend { return reopen(t) },
+	}
+}
+
+func newHandClock() *handClock {
+	return &handClock{now: time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)}
+}
+
+func TestConformanceInMemory(t *testing.T) {
+	cloudtest.Run(t, func(t *testing.T) cloudtest.Harness {
+		return harness(t, newHandClock(), simulated.Options{Memory: &simulated.Memory{}})
+	})
+}
+
+func TestConformanceWhileTimePasses(t *testing.T) {
+	cloudtest.Run(t, func(t *testing.T) cloudtest.Harness {
+		return harness(t, &ticking{*newHandClock()}, simulated.Options{Memory: &simulated.Memory{}})
+	})
+}
+
+func TestConformanceWithStateFile(t *testing.T) {
+	cloudtest.Run(t, func(t *testing.T) cloudtest.Harness {
+		return harness(t, newHandClock(), simulated.Options{StateFile: filepath.Join(t.TempDir(), "state.json")})
+	})
+}
+
+// TestConformanceSlowAPI has calls that take a while and are abandoned midway.
+func TestConformanceSlowAPI(t *testing.T) {
+	const latency = time.Millisecond
+	cloudtest.Run(t, func(t *testing.T) cloudtest.Harness {
+		h := harness(t, newHandClock(), simulated.Options{
+			Memory: &simulated.Memory{}, API: simulated.API{Latency: latency},
+		})
+		share := time.Duration(0)
+		h.EndMidway = func(t testing.TB) context.Context {
+			share = (share + 3) % 10 // of a tenth of the latency: on the way there, and on the way back
+			ctx, cancel := context.WithTimeout(t.Context(), latency*share/10)
+			t.Cleanup(cancel)
+			return ctx
+		}
+		return h
+	})
+}
+
+// TestConformanceReopenedBeforeEachCall restarts the process before every single
+// call: nothing that matters lives in memory.
+func TestConformanceReopenedBeforeEachCall(t *testing.T) {
+	cloudtest.Run(t, func(t *testing.T) cloudtest.Harness {
+		clock := newHandClock()
+		h := harness(t, clock, simulated.Options{StateFile: filepath.Join(t.TempDir(), "state.json")})
+		r := &restarting{current: h.Backend, specs: h.Specs}
+		starved := map[string]bool{}
+		starve, reopen := h.Starve, h.Reopen
+		h.Starve = func(_ testing.TB, group string) { starved[group] = true }
+		r.reopen = func() cloud.Backend {
+			b := reopen(t)
+			for group := range starved {
+				starve(t, group)
+			}
+			return b
+		}
+		h.Backend = r
+		h.Reopen = func(testing.TB) cloud.Backend { return r }
+		return h
+	})
+}
+
+type restarting struct {
+	mu      sync.Mutex
+	reopen  func() cloud.Backend
+	current cloud.Backend
+	specs   []cloud.Spec
+}
+
+// fresh must be called with mu held until the call is over.
+func (r *restarting) fresh() cloud.Backend {
+	r.current = r.reopen()
+	if err := r.current.Configure(context.Background(), r.specs); err != nil {
+		panic(err)
+	}
+	return r.current
+}
+
+func (r *restarting) Configure(ctx context.Context, specs []cloud.Spec) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err := r.fresh().Configure(ctx, specs)
+	if err == nil {
+		r.specs = append([]cloud.Spec(nil), specs...)
+	}
+	return err
+}
+
+func (r *restarting) Describe(ctx context.Context, ids ...string) ([]cloud.Group, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fresh().Describe(ctx, ids...)
+}
+
+func (r *restarting) Increase(ctx context.Context, id string, delta int) (cloud.Group, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fresh().Increase(ctx, id, delta)
+}
+
+func (r *restarting) Cancel(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fresh().Cancel(ctx, id, names)
+}
+
+func (r *restarting) Delete(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fresh().Delete(ctx, id, names)
+}
+
+func (r *restarting) Lookup(ctx context.Context, id string, names []string) ([]cloud.Existence, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fresh().Lookup(ctx, id, names)
+}
+
+func (r *restarting) Recognizes(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current.Recognizes(id)
+}
+
+func (r *restarting) TemplateID(group string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current.TemplateID(group)
+}
