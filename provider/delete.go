@@ -247,7 +247,7 @@ func (w *write) terminate(ctx context.Context, nodes []GateNode) (int, error) {
 	}
 	if errors.Is(err, cloud.ErrInvalid) {
 		// It was checked; the group has changed under us, so a later try may do.
-		err = fmt.Errorf("%w (%w)", cloud.ErrUnavailable, err)
+		err = fmt.Errorf("%w: %v", cloud.ErrUnavailable, err) //nolint:errorlint // its class is what must not show
 	}
 	return len(confirmed), fmt.Errorf("%d of %d terminations are not confirmed (%s): %w",
 		len(missing), len(nodes), shorten(strings.Join(missing, ", "), maxIDInMessage), err)

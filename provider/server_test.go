@@ -1,0 +1,329 @@
+package provider
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/simulated"
+	"gpu-node-provider/proto"
+	"gpu-node-provider/provider/config"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// testFile has a plain group, t4, and one with overrides, opts.
+const testFile = `
+apiVersion: gpu-node-provider.io/v1
+kind: ProviderConfig
+cloud: {simulated: {}}
+redis: {embedded: {}}
+nodeGroups:
+  - id: t4
+    maxSize: 4
+    labels: {accelerator: nvidia-tesla-t4}
+    capacity: {cpu: 4, memory: 16Gi, nvidia.com/gpu: 1}
+    hourlyPrice: 0.5
+  - id: opts
+    maxSize: 4
+    labels: {accelerator: nvidia-l4}
+    capacity: {cpu: 4, memory: 16Gi, nvidia.com/gpu: 1}
+    scaleDown: {gpuUtilizationThreshold: 0.7}
+`
+
+func testConfig() *config.Config {
+	c, err := config.Parse([]byte(testFile))
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// clock is a time that stands still until it is moved.
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func newClock() *clock { return &clock{at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+func (c *clock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = c.at.Add(d)
+}
+
+const bootDelay = time.Minute
+
+func newTestCloud(t testing.TB, now func() time.Time) *simulated.Cloud {
+	pretend, err := simulated.New(simulated.Options{Now: now, BootDelay: bootDelay, LaunchDelay: time.Second})
+	require.NoError(t, err)
+	return pretend
+}
+
+func newTestServer(t testing.TB, c *config.Config) *Server {
+	now := newClock().now
+	return start(t, Options{Config: c, Backend: newTestCloud(t, now), Now: now})
+}
+
+func start(t testing.TB, o Options) *Server {
+	s := New(o)
+	require.NoError(t, s.Start(context.Background()))
+	return s
+}
+
+func requireConsistent(t testing.TB, s *Server) {
+	for _, g := range s.current.Load().order {
+		n := 0
+		for _, i := range g.nodes.GetInstances() {
+			if i.GetStatus().GetInstanceState() != proto.InstanceStatus_instanceDeleting {
+				n++
+			}
+		}
+		require.EqualValues(t, n, g.targetSize.GetTargetSize(), "target of %s", g.ID)
+		require.GreaterOrEqual(t, g.max, g.state.Target, "maximum of %s", g.ID)
+	}
+}
+
+func increase(s *Server, group string, delta int) error {
+	_, err := s.NodeGroupIncreaseSize(context.Background(), &proto.NodeGroupIncreaseSizeRequest{Id: group, Delta: int32(delta)})
+	return err
+}
+
+func target(t testing.TB, s *Server, group string) int {
+	response, err := s.NodeGroupTargetSize(context.Background(), &proto.NodeGroupTargetSizeRequest{Id: group})
+	require.NoError(t, err)
+	return int(response.GetTargetSize())
+}
+
+// scripted is a cloud whose calls can be held up and made to fail.
+type scripted struct {
+	cloud.Backend
+	describe func(ctx context.Context, groups []cloud.Group) ([]cloud.Group, error)
+	increase func(ctx context.Context, g cloud.Group, err error) (cloud.Group, error)
+}
+
+func (b *scripted) Describe(ctx context.Context, ids ...string) ([]cloud.Group, error) {
+	groups, err := b.Backend.Describe(ctx, ids...)
+	if b.describe == nil || err != nil {
+		return groups, err
+	}
+	return b.describe(ctx, groups)
+}
+
+func (b *scripted) Increase(ctx context.Context, id string, delta int) (cloud.Group, error) {
+	g, err := b.Backend.Increase(ctx, id, delta)
+	if b.increase == nil {
+		return g, err
+	}
+	return b.increase(ctx, g, err)
+}
+
+func TestSnapshotNeverFallsBehindAnAcknowledgedWrite(t *testing.T) {
+	clock := newClock()
+	backend := &scripted{Backend: newTestCloud(t, clock.now)}
+	s := start(t, Options{Config: testConfig(), Backend: backend, Now: clock.now})
+
+	read, carryOn := make(chan struct{}), make(chan struct{})
+	backend.describe = func(_ context.Context, groups []cloud.Group) ([]cloud.Group, error) {
+		close(read) // the cloud was read before the write
+		<-carryOn
+		return groups, nil
+	}
+	refreshed := make(chan error)
+	go func() { refreshed <- s.refresh(context.Background()) }()
+	<-read
+	require.NoError(t, increase(s, "t4", 2))
+	close(carryOn)
+	require.NoError(t, <-refreshed)
+	require.Equal(t, 2, target(t, s, "t4"), "the refresh began before the write and must not undo it")
+}
+
+func TestUnknownOutcomeIsSettledByTheCloud(t *testing.T) {
+	clock := newClock()
+	backend := &scripted{Backend: newTestCloud(t, clock.now)}
+	s := start(t, Options{Config: testConfig(), Backend: backend, Now: clock.now})
+	backend.increase = func(context.Context, cloud.Group, error) (cloud.Group, error) {
+		return cloud.Group{}, cloud.ErrUnknownOutcome
+	}
+	require.NoError(t, increase(s, "t4", 2), "the cloud says that it was carried out")
+	require.Equal(t, 2, target(t, s, "t4"))
+}
+
+func TestAnswerThatNobodyReadIsAbsorbedLater(t *testing.T) {
+	clock := newClock()
+	backend := &scripted{Backend: newTestCloud(t, clock.now)}
+	s := start(t, Options{Config: testConfig(), Backend: backend, Now: clock.now})
+
+	ctx, cancel := context.WithCancel(context.Background())
+	backend.increase = func(_ context.Context, g cloud.Group, err error) (cloud.Group, error) {
+		cancel() // the caller goes while the cloud works
+		return g, err
+	}
+	_, err := s.NodeGroupIncreaseSize(ctx, &proto.NodeGroupIncreaseSizeRequest{Id: "t4", Delta: 2})
+	require.Equal(t, codes.Canceled, status.Code(err), "%v", err)
+	require.Equal(t, 2, target(t, s, "t4"))
+
+	backend.increase = nil
+	require.NoError(t, increase(s, "t4", 1))
+	require.Equal(t, 2, target(t, s, "t4"), "it asks again for what is on its way")
+	require.NoError(t, increase(s, "t4", 1))
+	require.Equal(t, 3, target(t, s, "t4"), "once only")
+}
+
+func TestOutcomeThatComesToLightLateIsAbsorbed(t *testing.T) {
+	clock := newClock()
+	backend := &scripted{Backend: newTestCloud(t, clock.now)}
+	s := start(t, Options{Config: testConfig(), Backend: backend, Now: clock.now})
+
+	ctx, cancel := context.WithCancel(context.Background())
+	backend.increase = func(ctx context.Context, _ cloud.Group, _ error) (cloud.Group, error) {
+		cancel()
+		return cloud.Group{}, context.Cause(ctx)
+	}
+	_, err := s.NodeGroupIncreaseSize(ctx, &proto.NodeGroupIncreaseSizeRequest{Id: "t4", Delta: 2})
+	require.Error(t, err)
+	require.Equal(t, 0, target(t, s, "t4"), "not known yet")
+
+	backend.increase = nil
+	_, err = s.Refresh(context.Background(), &proto.RefreshRequest{})
+	require.NoError(t, err)
+	require.Equal(t, 2, target(t, s, "t4"))
+	require.NoError(t, increase(s, "t4", 2))
+	require.Equal(t, 2, target(t, s, "t4"), "absorbed")
+}
+
+func TestRefreshFailsOnlyWhenTheSnapshotIsOld(t *testing.T) {
+	clock := newClock()
+	backend := &scripted{Backend: newTestCloud(t, clock.now)}
+	s := start(t, Options{Config: testConfig(), Backend: backend, Now: clock.now})
+	backend.describe = func(context.Context, []cloud.Group) ([]cloud.Group, error) { return nil, cloud.ErrThrottled }
+
+	clock.advance(maxSnapshotAge)
+	_, err := s.Refresh(context.Background(), &proto.RefreshRequest{})
+	require.NoError(t, err, "the snapshot still does")
+	clock.advance(time.Second)
+	_, err = s.Refresh(context.Background(), &proto.RefreshRequest{})
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.ErrorContains(t, err, "the cloud was last read 1m1s ago")
+	groups, err := s.NodeGroups(context.Background(), &proto.NodeGroupsRequest{})
+	require.NoError(t, err)
+	require.Len(t, groups.GetNodeGroups(), 2, "reads never fail")
+}
+
+func TestWritesOfOneGroupWaitAndOthersDoNot(t *testing.T) {
+	clock := newClock()
+	backend := &scripted{Backend: newTestCloud(t, clock.now)}
+	s := start(t, Options{Config: testConfig(), Backend: backend, Now: clock.now})
+
+	inside, carryOn := make(chan string, 2), make(chan struct{})
+	backend.increase = func(_ context.Context, g cloud.Group, err error) (cloud.Group, error) {
+		inside <- g.ID
+		<-carryOn
+		return g, err
+	}
+	results := make(chan error, 2)
+	go func() { results <- increase(s, "t4", 1) }()
+	require.Equal(t, "t4", <-inside)
+
+	late, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	_, err := s.NodeGroupIncreaseSize(late, &proto.NodeGroupIncreaseSizeRequest{Id: "t4", Delta: 1})
+	require.Equal(t, codes.DeadlineExceeded, status.Code(err), "the group is busy, and the caller has gone")
+
+	go func() { results <- increase(s, "opts", 1) }()
+	require.Equal(t, "opts", <-inside, "another group does not wait")
+	close(carryOn)
+	require.NoError(t, <-results)
+	require.NoError(t, <-results)
+	require.Equal(t, 1, target(t, s, "t4"), "what came too late started nothing")
+}
+
+func TestGateKeepsNodes(t *testing.T) {
+	clock := newClock()
+	var refuse func(GateNode) bool
+	var fails error
+	s := start(t, Options{Config: testConfig(), Backend: newTestCloud(t, clock.now), Now: clock.now,
+		Gate: func(_ context.Context, _ string, nodes []GateNode) (refusals []Refusal, err error) {
+			for _, n := range nodes {
+				if refuse != nil && refuse(n) {
+					refusals = append(refusals, Refusal{n.Instance, "pod train-0 has not acknowledged"})
+				}
+			}
+			return refusals, fails
+		}})
+	require.NoError(t, increase(s, "t4", 4))
+	clock.advance(2 * bootDelay)
+	require.NoError(t, s.refresh(context.Background()))
+	var ids []string
+	for _, i := range s.current.Load().groups["t4"].state.Instances {
+		ids = append(ids, i.ID)
+	}
+	remove := func(fake bool, ids ...string) error {
+		request := &proto.NodeGroupDeleteNodesRequest{Id: "t4"}
+		for _, id := range ids {
+			node := &proto.ExternalGrpcNode{ProviderID: id, Name: "node"}
+			if fake {
+				node.Name = id
+			}
+			request.Nodes = append(request.Nodes, node)
+		}
+		_, err := s.NodeGroupDeleteNodes(context.Background(), request)
+		return err
+	}
+	refuse = func(n GateNode) bool { return n.Instance == ids[1] }
+
+	err := remove(false, ids[0], ids[1])
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.ErrorContains(t, err, "nothing was deleted; node: pod train-0 has not acknowledged")
+	require.Equal(t, 4, target(t, s, "t4"), "for real nodes any refusal keeps all")
+
+	err = remove(true, ids[0], ids[1])
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.ErrorContains(t, err, "the others went; kept "+ids[1])
+	require.Equal(t, 3, target(t, s, "t4"), "of fakes the clear ones go")
+
+	refuse, fails = nil, ErrGateUnavailable
+	err = remove(false, ids[2])
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.Equal(t, 3, target(t, s, "t4"), "who cannot tell lets nothing go")
+
+	fails = nil
+	require.NoError(t, remove(false, ids[2]))
+	require.Equal(t, 2, target(t, s, "t4"))
+}
+
+func TestReloadIsWholeOrNothing(t *testing.T) {
+	s := newTestServer(t, testConfig())
+	require.NoError(t, increase(s, "opts", 1))
+	changed := func(change func(*config.Config)) *config.Config {
+		c := testConfig()
+		change(c)
+		return c
+	}
+	err := s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups = c.NodeGroups[:1] }))
+	require.ErrorContains(t, err, "node group opts is missing from the new file and has 1 instances: write retired: true until it is empty")
+	err = s.Reload(context.Background(), changed(func(c *config.Config) { c.GPULabel = "gpu" }))
+	require.ErrorContains(t, err, "gpuLabel")
+	report, _ := s.Report()
+	require.Contains(t, report.ReloadError, "gpuLabel")
+	require.Len(t, report.NodeGroups, 2)
+
+	require.NoError(t, s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups[0].MaxSize = 9; c.NodeGroups = c.NodeGroups[:2] })))
+	report, _ = s.Report()
+	require.Empty(t, report.ReloadError)
+	require.Equal(t, 9, report.NodeGroups[0].EffectiveMax)
+}
