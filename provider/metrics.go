@@ -38,8 +38,10 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 		unavoidable:   counter("unavoidable_duplicates_total", "Purchases while given-up capacity was in flight in another group.", "reason"),
 		refreshErrors: counter("refresh_errors_total", "Failed readings of the cloud.", "class"),
 		reloads:       counter("config_reloads_total", "Changes of the node group file, by outcome.", "outcome"),
-		reloadFailed: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "config_reload_failed",
-			Help: "1 while the node group file on disk is not the one in force."}),
+		reloadFailed: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "config_reload_failed",
+			Help: "1 while the node group file on disk is not the one in force.",
+		}),
 	}
 	if r != nil {
 		r.MustRegister(m.asked, m.granted, m.refusedNodes, m.cancelled, m.terminated, m.refused,

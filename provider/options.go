@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"gpu-node-provider/proto"
-	"gpu-node-provider/provider/config"
+	"gpu-node-provider/provider/nodegroup"
 )
 
 // noOptions keeps Cluster Autoscaler on its flags. It is not an empty answer,
@@ -23,13 +23,14 @@ func (s *Server) NodeGroupGetOptions(_ context.Context, req *proto.NodeGroupAuto
 	if !ok {
 		return nil, toStatus(unknownGroup(req.GetId()))
 	}
-	if g.ScaleDown.Empty() {
+	overrides, some := g.Overrides()
+	if !some {
 		return nil, noOptions
 	}
 	if req.GetDefaults() == nil {
 		return nil, toStatus(invalid("the request carries no defaults, and an option without one would become zero"))
 	}
-	options, ok := merge(req.GetDefaults(), g.ScaleDown)
+	options, ok := merge(req.GetDefaults(), overrides)
 	if !ok {
 		return nil, noOptions
 	}
@@ -39,7 +40,7 @@ func (s *Server) NodeGroupGetOptions(_ context.Context, req *proto.NodeGroupAuto
 // merge is not ok when a duration would be zero without having been written as
 // zero in the file. Cluster Autoscaler would carry a zero out, and delete nodes
 // at once; without an answer it goes by its own flags.
-func merge(defaults *proto.NodeGroupAutoscalingOptions, over config.ScaleDown) (*proto.NodeGroupAutoscalingOptions, bool) {
+func merge(defaults *proto.NodeGroupAutoscalingOptions, over nodegroup.Overrides) (*proto.NodeGroupAutoscalingOptions, bool) {
 	unneeded, ok1 := choose(over.UnneededTime, defaults.GetScaleDownUnneededDuration(), defaults.GetScaleDownUnneededTime())
 	unready, ok2 := choose(over.UnreadyTime, defaults.GetScaleDownUnreadyDuration(), defaults.GetScaleDownUnreadyTime())
 	provision, ok3 := choose(over.MaxNodeProvisionTime, defaults.GetMaxNodeProvisionDuration(), defaults.GetMaxNodeProvisionTime())
@@ -66,10 +67,10 @@ func value[T any](override *T, otherwise T) T {
 
 // choose takes the override, else the default in its new form, else in its
 // legacy form.
-func choose(override *config.Duration, current *durationpb.Duration, old *proto.LegacyDuration) (d time.Duration, ok bool) {
+func choose(override *time.Duration, current *durationpb.Duration, old *proto.LegacyDuration) (d time.Duration, ok bool) {
 	switch {
 	case override != nil:
-		return override.Duration, true
+		return *override, true
 	case current != nil:
 		d = current.AsDuration()
 	default:

@@ -4,18 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
-	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/nodegroup"
 )
 
-// Reload puts a changed node group file in force, wholly or not at all: an
-// error leaves the old one.
-func (s *Server) Reload(ctx context.Context, next *config.Config) error {
+// Reload puts the catalogue of a changed node group file in force, wholly or
+// not at all: an error leaves the old one.
+func (s *Server) Reload(ctx context.Context, next *nodegroup.Catalogue) error {
 	err := s.reload(ctx, next)
 	s.RejectedReload(err)
 	return err
@@ -35,23 +33,19 @@ func (s *Server) RejectedReload(err error) {
 	s.log.Info("node group file in force")
 }
 
-func (s *Server) reload(ctx context.Context, next *config.Config) error {
-	if changed := s.config.RestartNeeded(next); len(changed) > 0 {
-		return fmt.Errorf("these need a restart of the provider: %s", strings.Join(changed, "; "))
-	}
+func (s *Server) reload(ctx context.Context, next *nodegroup.Catalogue) error {
 	// No refresh may read the cloud by the old groups and publish by the new.
 	if err := s.refreshing.enter(ctx); err != nil {
 		return err
 	}
 	defer s.refreshing.leave()
 
-	catalogue := nodegroup.New(next, s.backend.TemplateID)
-	leave, err := s.holdDropped(ctx, catalogue)
+	leave, err := s.holdDropped(ctx, next)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	if err := s.backend.Configure(ctx, catalogue.Specs()); err != nil {
+	if err := s.backend.Configure(ctx, specs(next)); err != nil {
 		return s.restore(ctx, fmt.Errorf("telling the cloud about the node groups: %w", err))
 	}
 	marks := s.marks()
@@ -61,9 +55,8 @@ func (s *Server) reload(ctx context.Context, next *config.Config) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.config = next
-	s.ledger.Configure(catalogue.Budget())
-	s.publishLocked(catalogue, s.freshLocked(states, marks), s.now())
+	s.ledger.Configure(budget(next))
+	s.publishLocked(next, s.freshLocked(states, marks), s.now())
 	return nil
 }
 
@@ -110,7 +103,7 @@ const restoreTimeout = 10 * time.Second
 func (s *Server) restore(ctx context.Context, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
-	if err := s.backend.Configure(ctx, s.current.Load().catalogue.Specs()); err != nil {
+	if err := s.backend.Configure(ctx, specs(s.current.Load().catalogue)); err != nil {
 		return fmt.Errorf("%w; and the old groups could not be put back: %w", cause, err)
 	}
 	return cause

@@ -24,15 +24,14 @@ import (
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/proto"
 	"gpu-node-provider/provider/cluster"
-	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/nodegroup"
 	"gpu-node-provider/provider/quota"
 )
 
-// Options are a Server's collaborators. Only Config and Backend are needed.
+// Options are a Server's collaborators. Only Catalogue and Backend are needed.
 type Options struct {
-	Config  *config.Config
-	Backend cloud.Backend
+	Catalogue *nodegroup.Catalogue
+	Backend   cloud.Backend
 	// Gate decides whether nodes may go; nil lets everything pass.
 	Gate Gate
 	// Cluster is the view of the Kubernetes cluster; nil without one.
@@ -50,6 +49,7 @@ type Options struct {
 type Server struct {
 	proto.UnimplementedCloudProviderServer
 
+	first   *nodegroup.Catalogue // what Start begins with; afterwards the snapshot's counts
 	backend cloud.Backend
 	gate    Gate
 	cluster *cluster.View
@@ -66,7 +66,6 @@ type Server struct {
 	refreshing lane // one Describe of everything at a time
 
 	mu     sync.Mutex // guards what follows, and the step from one snapshot to the next
-	config *config.Config
 	groups map[string]*groupRecord
 	toldOf map[podReason]time.Time // Events on waiting Pods, so as not to repeat them
 	// reloadError is why the file on disk is not the one in force.
@@ -105,6 +104,7 @@ func New(o Options) *Server {
 		o.Now = time.Now
 	}
 	s := &Server{
+		first:      o.Catalogue,
 		backend:    o.Backend,
 		gate:       o.Gate,
 		cluster:    o.Cluster,
@@ -112,7 +112,6 @@ func New(o Options) *Server {
 		log:        o.Log,
 		now:        o.Now,
 		refreshing: newLane(),
-		config:     o.Config,
 		groups:     map[string]*groupRecord{},
 		toldOf:     map[podReason]time.Time{},
 	}
@@ -123,11 +122,10 @@ func New(o Options) *Server {
 // Start loads the first snapshot. Until it returned nil the port must not be
 // open: an empty answer would be believed.
 func (s *Server) Start(ctx context.Context) error {
-	catalogue := nodegroup.New(s.config, s.backend.TemplateID)
-	if err := s.backend.Configure(ctx, catalogue.Specs()); err != nil {
+	if err := s.backend.Configure(ctx, specs(s.first)); err != nil {
 		return fmt.Errorf("telling the cloud about the node groups: %w", err)
 	}
-	s.ledger.Configure(catalogue.Budget())
+	s.ledger.Configure(budget(s.first))
 	states, err := s.backend.Describe(ctx)
 	if err != nil {
 		return fmt.Errorf("reading the node groups from the cloud: %w", err)
@@ -135,7 +133,7 @@ func (s *Server) Start(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rememberSurge(states)
-	s.publishLocked(catalogue, byGroup(states), s.now())
+	s.publishLocked(s.first, byGroup(states), s.now())
 	s.forgetAllLocked(causeProviderStart)
 	return nil
 }

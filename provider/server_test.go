@@ -15,6 +15,7 @@ import (
 	"gpu-node-provider/cloud/simulated"
 	"gpu-node-provider/proto"
 	"gpu-node-provider/provider/config"
+	"gpu-node-provider/provider/nodegroup"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -44,6 +45,10 @@ func testConfig() *config.Config {
 		panic(err)
 	}
 	return c
+}
+
+func catalogue(c *config.Config) *nodegroup.Catalogue {
+	return nodegroup.New(c, (&simulated.Cloud{}).TemplateID)
 }
 
 // clock is a time that stands still until it is moved.
@@ -76,7 +81,7 @@ func newTestCloud(t testing.TB, now func() time.Time) *simulated.Cloud {
 
 func newTestServer(t testing.TB, c *config.Config) *Server {
 	now := newClock().now
-	return start(t, Options{Config: c, Backend: newTestCloud(t, now), Now: now})
+	return start(t, Options{Catalogue: catalogue(c), Backend: newTestCloud(t, now), Now: now})
 }
 
 func start(t testing.TB, o Options) *Server {
@@ -135,7 +140,7 @@ func (b *scripted) Increase(ctx context.Context, id string, delta int) (cloud.Gr
 func TestSnapshotNeverFallsBehindAnAcknowledgedWrite(t *testing.T) {
 	clock := newClock()
 	backend := &scripted{Backend: newTestCloud(t, clock.now)}
-	s := start(t, Options{Config: testConfig(), Backend: backend, Now: clock.now})
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.now})
 
 	read, carryOn := make(chan struct{}), make(chan struct{})
 	backend.describe = func(_ context.Context, groups []cloud.Group) ([]cloud.Group, error) {
@@ -155,7 +160,7 @@ func TestSnapshotNeverFallsBehindAnAcknowledgedWrite(t *testing.T) {
 func TestUnknownOutcomeIsSettledByTheCloud(t *testing.T) {
 	clock := newClock()
 	backend := &scripted{Backend: newTestCloud(t, clock.now)}
-	s := start(t, Options{Config: testConfig(), Backend: backend, Now: clock.now})
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.now})
 	backend.increase = func(context.Context, cloud.Group, error) (cloud.Group, error) {
 		return cloud.Group{}, cloud.ErrUnknownOutcome
 	}
@@ -166,7 +171,7 @@ func TestUnknownOutcomeIsSettledByTheCloud(t *testing.T) {
 func TestAnswerThatNobodyReadIsAbsorbedLater(t *testing.T) {
 	clock := newClock()
 	backend := &scripted{Backend: newTestCloud(t, clock.now)}
-	s := start(t, Options{Config: testConfig(), Backend: backend, Now: clock.now})
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.now})
 
 	ctx, cancel := context.WithCancel(context.Background())
 	backend.increase = func(_ context.Context, g cloud.Group, err error) (cloud.Group, error) {
@@ -187,7 +192,7 @@ func TestAnswerThatNobodyReadIsAbsorbedLater(t *testing.T) {
 func TestOutcomeThatComesToLightLateIsAbsorbed(t *testing.T) {
 	clock := newClock()
 	backend := &scripted{Backend: newTestCloud(t, clock.now)}
-	s := start(t, Options{Config: testConfig(), Backend: backend, Now: clock.now})
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.now})
 
 	ctx, cancel := context.WithCancel(context.Background())
 	backend.increase = func(ctx context.Context, _ cloud.Group, _ error) (cloud.Group, error) {
@@ -209,7 +214,7 @@ func TestOutcomeThatComesToLightLateIsAbsorbed(t *testing.T) {
 func TestRefreshFailsOnlyWhenTheSnapshotIsOld(t *testing.T) {
 	clock := newClock()
 	backend := &scripted{Backend: newTestCloud(t, clock.now)}
-	s := start(t, Options{Config: testConfig(), Backend: backend, Now: clock.now})
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.now})
 	backend.describe = func(context.Context, []cloud.Group) ([]cloud.Group, error) { return nil, cloud.ErrThrottled }
 
 	clock.advance(maxSnapshotAge)
@@ -227,7 +232,7 @@ func TestRefreshFailsOnlyWhenTheSnapshotIsOld(t *testing.T) {
 func TestWritesOfOneGroupWaitAndOthersDoNot(t *testing.T) {
 	clock := newClock()
 	backend := &scripted{Backend: newTestCloud(t, clock.now)}
-	s := start(t, Options{Config: testConfig(), Backend: backend, Now: clock.now})
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.now})
 
 	inside, carryOn := make(chan string, 2), make(chan struct{})
 	backend.increase = func(_ context.Context, g cloud.Group, err error) (cloud.Group, error) {
@@ -256,7 +261,8 @@ func TestGateKeepsNodes(t *testing.T) {
 	clock := newClock()
 	var refuse func(GateNode) bool
 	var fails error
-	s := start(t, Options{Config: testConfig(), Backend: newTestCloud(t, clock.now), Now: clock.now,
+	s := start(t, Options{
+		Catalogue: catalogue(testConfig()), Backend: newTestCloud(t, clock.now), Now: clock.now,
 		Gate: func(_ context.Context, _ string, nodes []GateNode) (refusals []Refusal, err error) {
 			for _, n := range nodes {
 				if refuse != nil && refuse(n) {
@@ -264,7 +270,8 @@ func TestGateKeepsNodes(t *testing.T) {
 				}
 			}
 			return refusals, fails
-		}})
+		},
+	})
 	require.NoError(t, increase(s, "t4", 4))
 	clock.advance(2 * bootDelay)
 	require.NoError(t, s.refresh(context.Background()))
@@ -309,17 +316,15 @@ func TestGateKeepsNodes(t *testing.T) {
 func TestReloadIsWholeOrNothing(t *testing.T) {
 	s := newTestServer(t, testConfig())
 	require.NoError(t, increase(s, "opts", 1))
-	changed := func(change func(*config.Config)) *config.Config {
+	changed := func(change func(*config.Config)) *nodegroup.Catalogue {
 		c := testConfig()
 		change(c)
-		return c
+		return catalogue(c)
 	}
 	err := s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups = c.NodeGroups[:1] }))
 	require.ErrorContains(t, err, "node group opts is missing from the new file and has 1 instances: write retired: true until it is empty")
-	err = s.Reload(context.Background(), changed(func(c *config.Config) { c.GPULabel = "gpu" }))
-	require.ErrorContains(t, err, "gpuLabel")
 	report, _ := s.Report()
-	require.Contains(t, report.ReloadError, "gpuLabel")
+	require.Contains(t, report.ReloadError, "node group opts is missing")
 	require.Len(t, report.NodeGroups, 2)
 
 	require.NoError(t, s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups[0].MaxSize = 9; c.NodeGroups = c.NodeGroups[:2] })))

@@ -132,7 +132,7 @@ func TestKillNine(t *testing.T) {
 	for _, group := range killGroups {
 		acknowledged[group] = map[string]string{}
 	}
-	rounds := 40
+	rounds := 25
 	if testing.Short() {
 		rounds = 5
 	}
@@ -145,7 +145,6 @@ func TestKillNine(t *testing.T) {
 		for _, group := range killGroups {
 			now := picture(get(t, c, group))
 			if open == nil || open.Group != group || !maps.Equal(now, acknowledged[group]) {
-				fmt.Println("DEBUG", open)
 				requireOutcome(t, open, group, acknowledged[group], now)
 			}
 			acknowledged[group] = now

@@ -106,6 +106,7 @@ func (r *registrar) maintain(m machine, node *corev1.Node, now time.Time) []step
 		steps = append(steps, r.equipStep(m, node, seen))
 	}
 	if r.kubernetes.Heartbeat && !now.Before(seen.nextBeat) {
+		seen.nextBeat = now.Add(beatAgain) // unless it succeeds
 		steps = append(steps, r.beatStep(m, node, seen, now))
 	}
 	return steps

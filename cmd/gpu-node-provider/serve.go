@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/dashboard"
+	"gpu-node-provider/provider/nodegroup"
 	"gpu-node-provider/provider/reload"
 )
 
@@ -101,7 +103,7 @@ func (p *process) build() (err error) {
 		return err
 	}
 	p.server = provider.New(provider.Options{
-		Config: p.config, Backend: p.cloud.backend, Cluster: p.kube.view(), Log: p.log, Registerer: p.registry,
+		Catalogue: nodegroup.New(p.config, p.cloud.backend.TemplateID), Backend: p.cloud.backend, Cluster: p.kube.view(), Log: p.log, Registerer: p.registry,
 	})
 	return nil
 }
@@ -267,17 +269,23 @@ func (p *process) watchFile(ctx context.Context) error {
 			p.rejected(err)
 			return
 		}
-		next, err := config.Parse(contents[p.file])
-		if err != nil {
+		if err := p.reload(ctx, contents[p.file]); err != nil {
 			p.rejected(err)
-			return
-		}
-		ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
-		defer cancel()
-		if err := p.server.Reload(ctx, next); err != nil {
-			p.kube.warn("ConfigRejected", err.Error())
 		}
 	}}.Run(ctx)
+}
+
+func (p *process) reload(ctx context.Context, data []byte) error {
+	next, err := config.Parse(data)
+	if err != nil {
+		return err
+	}
+	if changed := p.config.RestartNeeded(next); len(changed) > 0 {
+		return fmt.Errorf("these need a restart of the provider: %s", strings.Join(changed, "; "))
+	}
+	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
+	defer cancel()
+	return p.server.Reload(ctx, nodegroup.New(next, p.cloud.backend.TemplateID))
 }
 
 // reloadTimeout bounds a reload, during which no refresh passes.

@@ -10,7 +10,7 @@ import (
 
 func validateCommand() *cobra.Command {
 	var file string
-	var print bool
+	var whole bool
 	c := &cobra.Command{
 		Use:   "validate --config FILE",
 		Short: "Check a node group file, and print it with every default",
@@ -20,20 +20,20 @@ func validateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !print {
+			if !whole {
 				_, err := fmt.Fprintf(c.OutOrStdout(), "%s: ok, %d node groups, %d quotas\n", file, len(cfg.NodeGroups), len(cfg.Quotas))
 				return err
 			}
-			whole, err := cfg.Marshal()
+			text, err := cfg.Marshal()
 			if err != nil {
 				return fmt.Errorf("printing %s: %w", file, err)
 			}
-			_, err = c.OutOrStdout().Write(whole)
+			_, err = c.OutOrStdout().Write(text)
 			return err
 		},
 	}
 	configFlag(c, &file)
-	c.Flags().BoolVar(&print, "print", false, "print the file with every default written out")
+	c.Flags().BoolVar(&whole, "print", false, "print the file with every default written out")
 	return c
 }
 

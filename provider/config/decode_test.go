@@ -57,6 +57,7 @@ func TestValueThatCannotBeReadHasOneProblem(t *testing.T) {
 		"GPU":                    {"nvidia.com/gpu: 1", "nvidia.com/gpu: one"},
 		"memory":                 {"16Gi", "16GB"},
 		"memory and reserved":    {"capacity: {cpu: 4, memory: 16Gi", "reserved: {memory: 1Gi}\n    capacity: {cpu: 4, memory: 16GB"},
+		"groups":                 {"nodeGroups:\n  - id: t4\n    maxSize: 4\n    labels: {accelerator: nvidia-tesla-t4}\n    capacity: {cpu: 4, memory: 16Gi, nvidia.com/gpu: 1}\n", "nodeGroups: t4\nquotas: [{name: a, resource: nodes, limit: 3, nodeGroups: [t4]}]\n", "simulated: {}", "simulated: {capacity: {t4: 1}}"},
 		"labels":                 {"labels: {accelerator: nvidia-tesla-t4}", "labels: [a]"},
 		"cloud":                  {"simulated: {}", "simulated: aws"},
 		"cloud without a value":  {"simulated: {}", "simulated:"},

@@ -55,6 +55,7 @@ func TestA12RefusedInTheHandshakeAndCountedByReason(t *testing.T) {
 	cases := map[string]struct {
 		client func(t *testing.T) credentials.TransportCredentials
 		reason string
+		says   string // part of the logged error, where the reason alone proves little
 	}{
 		"no certificate": {reason: failedNoCertificate, client: func(t *testing.T) credentials.TransportCredentials {
 			config := clientOf(t, dir)
@@ -93,7 +94,7 @@ func TestA12RefusedInTheHandshakeAndCountedByReason(t *testing.T) {
 			require.NoError(t, creds.OverrideServerName("10.0.0.1")) //nolint:staticcheck // there is no other way per name
 			return creds
 		}},
-		"client of an old TLS": {reason: failedOther, client: func(t *testing.T) credentials.TransportCredentials {
+		"client of an old TLS": {reason: failedOther, says: "unsupported versions", client: func(t *testing.T) credentials.TransportCredentials {
 			config := clientOf(t, dir)
 			config.MinVersion, config.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
 			return credentials.NewTLS(config)
@@ -104,7 +105,7 @@ func TestA12RefusedInTheHandshakeAndCountedByReason(t *testing.T) {
 			r := start(t, options(dir))
 			_, err := r.dialWith(tc.client(t)).call()
 			require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
-			r.requireFailure(tc.reason)
+			require.Contains(t, r.requireFailure(tc.reason), tc.says)
 		})
 	}
 }
@@ -128,8 +129,8 @@ func TestHandshakeThatIsNotFinished(t *testing.T) {
 }
 
 // requireFailure waits for the count, which follows the client's own error, and
-// for the log line.
-func (r *running) requireFailure(reason string) {
+// for the log line, whose error it returns.
+func (r *running) requireFailure(reason string) string {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool { return r.failures()[reason] > 0 }, patience, time.Millisecond,
 		"handshake failures: want %s", reason)
@@ -143,8 +144,10 @@ func (r *running) requireFailure(reason string) {
 	}
 	require.Equal(r.t, want, entry.Level)
 	require.Equal(r.t, reason, entry.ContextMap()["reason"])
-	require.NotEmpty(r.t, entry.ContextMap()["error"])
 	require.Contains(r.t, entry.ContextMap()["remote_address"], "127.0.0.1:")
+	err, ok := entry.ContextMap()["error"].(string)
+	require.True(r.t, ok)
+	return err
 }
 
 func TestFloodOfFailuresDoesNotFillTheLog(t *testing.T) {
@@ -180,6 +183,17 @@ func TestConnectionWithoutALPNIsRefused(t *testing.T) {
 	require.Error(t, err)
 	_ = conn.Close()
 	r.requireFailure(failedOther)
+}
+
+func TestClientCertificatesAreJudgedByTheGivenClock(t *testing.T) {
+	dir := made(t, GenerateOptions{Validity: 2 * time.Hour})
+	brief := renewed(t, dir, GenerateOptions{Validity: time.Hour})
+	opts := options(dir)
+	opts.Now = func() time.Time { return time.Now().Add(90 * time.Minute) }
+	r := start(t, opts)
+	_, err := r.dial(clientOf(t, brief)).call()
+	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+	r.requireFailure(failedExpired)
 }
 
 // A resumed session would keep the identity of a certificate that has since been

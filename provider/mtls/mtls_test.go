@@ -135,6 +135,13 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 			func(t *testing.T, dir string, o *Options) { o.ClientCAFile = filepath.Join(dir, CAKeyFile) },
 			"client CA file D/ca.key holds no certificate but PRIVATE KEY: check that the files are not swapped",
 		},
+		"client CAs cut short after the first": {
+			func(t *testing.T, dir string, _ *Options) {
+				bundle := append(read(t, dir, CACertFile), read(t, dir, CACertFile)[:100]...)
+				require.NoError(t, os.WriteFile(filepath.Join(dir, CACertFile), bundle, 0o600))
+			},
+			"client CA file D/ca.crt is cut short or damaged: 2 PEM blocks begin and 1 can be read; copy it again",
+		},
 		"client CA expired": {
 			func(t *testing.T, dir string, _ *Options) {
 				old := made(t, GenerateOptions{Now: at(noon.AddDate(-20, 0, 0))})

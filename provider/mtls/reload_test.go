@@ -40,6 +40,8 @@ func serve(t *testing.T) *served {
 func (s *served) connect(t *testing.T) {
 	t.Helper()
 	s.running = start(t, options(s.dir))
+	s.poll()
+	require.Zero(t, s.logs.Len(), "nothing is new yet")
 	s.old = s.dial(clientOf(t, s.source))
 	s.old.mustSee(serialOf(t, s.source), "before the change")
 	ctx, cancel := context.WithCancel(t.Context())

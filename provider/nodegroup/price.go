@@ -1,8 +1,6 @@
 package nodegroup
 
 import (
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/resource"
 )
@@ -30,7 +28,7 @@ func (g *Group) hourlyPrice() (float64, bool) {
 func roughPrice(amounts corev1.ResourceList) float64 {
 	price := roughVCPU*amounts.Cpu().AsApproximateFloat64() + roughGiB*amounts.Memory().AsApproximateFloat64()/gib
 	for name, amount := range amounts {
-		if extended(name) {
+		if Extended(name) {
 			price += roughGPU * amount.AsApproximateFloat64()
 		}
 	}
@@ -68,7 +66,7 @@ func (g *Group) share(pod *corev1.Pod) float64 {
 			continue
 		}
 		part := want.AsApproximateFloat64() / have.AsApproximateFloat64()
-		if strings.Contains(string(name), "/") {
+		if Extended(name) {
 			gpus = max(gpus, part)
 		}
 		largest = max(largest, part)

@@ -84,8 +84,8 @@ func (g *Group) nodeLabels(name string) map[string]string {
 	return labels
 }
 
-// extended says whether a resource is one that a device plugin brings.
-func extended(name corev1.ResourceName) bool {
+// Extended says whether a resource is one that a device plugin brings.
+func Extended(name corev1.ResourceName) bool {
 	return strings.Contains(string(name), "/") && !strings.HasPrefix(string(name), corev1.ResourceDefaultNamespacePrefix)
 }
 

@@ -18,6 +18,7 @@ import (
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/proto"
 	"gpu-node-provider/provider/config"
+	"gpu-node-provider/provider/nodegroup"
 )
 
 // sequences is how many random sequences a run tries.
@@ -208,12 +209,12 @@ func (w *world) increase() {
 	case err == nil && w.target(id) != after[id].Target:
 		w.Fatalf("after an increase the target of %s is %d, the cloud's is %d", id, w.target(id), after[id].Target)
 	}
-	w.withinLimits(id, grown, before, after)
+	w.withinLimits(id, grown, after)
 	w.withinSurge(id)
 }
 
 // withinLimits checks a growth against every limit.
-func (w *world) withinLimits(id string, grown int, before, after map[string]cloud.Group) {
+func (w *world) withinLimits(id string, grown int, after map[string]cloud.Group) {
 	if grown == 0 {
 		return
 	}
@@ -260,7 +261,7 @@ func (w *world) decrease() {
 			placeholders++
 		}
 	}
-	if want := min(max(0, -delta), placeholders); fallen != want && !(err != nil && fallen == 0) {
+	if want := min(max(0, -delta), placeholders); fallen != want && (err == nil || fallen != 0) {
 		w.Fatalf("a decrease of %s by %d with %d placeholders lowered the target by %d: %v", id, delta, placeholders, fallen, err)
 	}
 	if err == nil && fallen == 0 {
@@ -407,7 +408,7 @@ func (w *world) reload() {
 	next := w.file()
 	dropped := slices.Contains(w.ids(), "fleeting") && !slices.ContainsFunc(next.NodeGroups, func(g config.NodeGroup) bool { return g.ID == "fleeting" })
 	full := len(w.truth()["fleeting"].Instances) > 0
-	err := w.server.Reload(context.Background(), next)
+	err := w.server.Reload(context.Background(), nodegroup.New(next, w.cloud.TemplateID))
 	if err == nil && dropped && full {
 		w.Fatalf("a file that drops a group with instances was taken")
 	}

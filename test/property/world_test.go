@@ -17,6 +17,7 @@ import (
 	"gpu-node-provider/proto"
 	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/config"
+	"gpu-node-provider/provider/nodegroup"
 )
 
 // groupIDs are the groups that a file may have; fleeting comes and goes.
@@ -120,7 +121,7 @@ func (w *world) startCloud() {
 
 // startServer starts the provider anew, as after a kill -9.
 func (w *world) startServer() {
-	w.server = provider.New(provider.Options{Config: w.config, Backend: w.cloud, Now: w.now})
+	w.server = provider.New(provider.Options{Catalogue: nodegroup.New(w.config, w.cloud.TemplateID), Backend: w.cloud, Now: w.now})
 	for range 100 { // the flaky cloud fails one call in ten
 		err := w.server.Start(context.Background())
 		if err == nil {
