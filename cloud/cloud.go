@@ -157,14 +157,15 @@ type Backend interface {
 	// Cancel gives up the named placeholders, lowers Target by as many as it
 	// gave up, and returns their ids. A named placeholder that has become a
 	// machine, or that is gone, is left out of the result and changes nothing:
-	// Cancel never ends a live or booting instance.
+	// Cancel never ends a live or booting instance. An id of another group or
+	// cloud is ErrInvalid, and nothing changes.
 	Cancel(ctx context.Context, id string, placeholders []string) (Group, []string, error)
 
 	// Delete terminates the named instances and lowers Target by one for each
 	// that was not already going. It returns the ids whose termination is
 	// confirmed, those already Deleting or gone among them; with an error, the
-	// confirmed ones are still true. A placeholder or an id of another group is
-	// ErrInvalid, and nothing changes.
+	// confirmed ones are still true. A placeholder, and an id of another group or
+	// cloud, is ErrInvalid, and nothing changes.
 	Delete(ctx context.Context, id string, instances []string) (Group, []string, error)
 
 	// Lookup tells, for each id, whether it is, was, or never was an instance

@@ -65,7 +65,7 @@ func unclassified(err error) error {
 		}
 	}
 	if len(matched) != 1 {
-		return fmt.Errorf("error %q matches %d classes: %v", err, len(matched), matched)
+		return fmt.Errorf("the error matches %d classes instead of one: %w", len(matched), err)
 	}
 	return nil
 }

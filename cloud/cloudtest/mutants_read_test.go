@@ -42,37 +42,53 @@ func found(change func(name string, e cloud.Existence) cloud.Existence) func(h *
 
 func lookupMutants() []mutant {
 	return []mutant{
-		{"placeholders are not present", []string{"lookup/what Describe lists is present"},
+		{
+			"placeholders are not present",
+			[]string{"lookup/what Describe lists is present"},
 			found(func(name string, e cloud.Existence) cloud.Existence {
 				if strings.Contains(name, "placeholder") {
 					return cloud.Gone
 				}
 				return e
-			})},
-		{"what is gone is foreign", []string{"lookup/a deleted instance is gone", "lookup/a cancelled placeholder is gone",
-			"lookup/a placeholder that became a machine is gone"},
+			}),
+		},
+		{
+			"what is gone is foreign",
+			[]string{
+				"lookup/a deleted instance is gone", "lookup/a cancelled placeholder is gone",
+				"lookup/a placeholder that became a machine is gone",
+			},
 			found(func(_ string, e cloud.Existence) cloud.Existence {
 				if e == cloud.Gone {
 					return cloud.Foreign
 				}
 				return e
-			})},
-		{"what is foreign is gone", []string{"lookup/ids of no instance are foreign", "lookup/instances of another group are foreign"},
+			}),
+		},
+		{
+			"what is foreign is gone",
+			[]string{"lookup/ids of no instance are foreign", "lookup/instances of another group are foreign"},
 			found(func(_ string, e cloud.Existence) cloud.Existence {
 				if e == cloud.Foreign {
 					return cloud.Gone
 				}
 				return e
-			})},
-		{"the result is sorted", []string{"lookup/the result has the order of the ids"},
+			}),
+		},
+		{
+			"the result is sorted",
+			[]string{"lookup/the result has the order of the ids"},
 			wrap(func(b *broken) {
 				b.lookup = func(ctx context.Context, id string, names []string) ([]cloud.Existence, error) {
 					list, err := b.Backend.Lookup(ctx, id, names)
 					slices.Sort(list)
 					return list, err
 				}
-			})},
-		{"only what is there is recognized", []string{"lookup/ids of this cloud are recognized, also when gone"},
+			}),
+		},
+		{
+			"only what is there is recognized",
+			[]string{"lookup/ids of this cloud are recognized, also when gone"},
 			wrap(func(b *broken) {
 				b.recognizes = func(id string) bool {
 					for _, group := range []string{"one", "two", "three"} {
@@ -82,10 +98,16 @@ func lookupMutants() []mutant {
 					}
 					return false
 				}
-			})},
-		{"everything is recognized", []string{"lookup/ids of other clouds are not recognized"},
-			wrap(func(b *broken) { b.recognizes = func(string) bool { return true } })},
-		{"the template has an instance's id", []string{"lookup/the template's id is recognized, stable and no instance's"},
+			}),
+		},
+		{
+			"everything is recognized",
+			[]string{"lookup/ids of other clouds are not recognized"},
+			wrap(func(b *broken) { b.recognizes = func(string) bool { return true } }),
+		},
+		{
+			"the template has an instance's id",
+			[]string{"lookup/the template's id is recognized, stable and no instance's"},
 			wrap(func(b *broken) {
 				b.templateID = func(group string) string {
 					if instances := is(b.Backend, group).Instances; len(instances) > 0 {
@@ -93,7 +115,8 @@ func lookupMutants() []mutant {
 					}
 					return b.Backend.TemplateID(group)
 				}
-			})},
+			}),
+		},
 	}
 }
 
@@ -105,9 +128,13 @@ func errorMutants() []mutant {
 		return fmt.Errorf("%w: %w", cloud.ErrUnavailable, err)
 	}
 	return []mutant{
-		{"errors are of two classes", []string{"errors/Describe of an unknown group is not found",
-			"errors/Increase of an unknown group is not found", "errors/Cancel in an unknown group is not found",
-			"errors/Delete in an unknown group is not found", "errors/Lookup in an unknown group is not found"},
+		{
+			"errors are of two classes",
+			[]string{
+				"errors/Describe of an unknown group is not found",
+				"errors/Increase of an unknown group is not found", "errors/Cancel in an unknown group is not found",
+				"errors/Delete in an unknown group is not found", "errors/Lookup in an unknown group is not found",
+			},
 			wrap(func(b *broken) {
 				b.describe = func(ctx context.Context, ids []string) ([]cloud.Group, error) {
 					groups, err := b.Backend.Describe(ctx, ids...)
@@ -129,22 +156,32 @@ func errorMutants() []mutant {
 					list, err := b.Backend.Lookup(ctx, id, names)
 					return list, both(err)
 				}
-			})},
+			}),
+		},
 	}
 }
 
 func deadlineMutants() []mutant {
 	return []mutant{
-		{"the context is not looked at", []string{"deadlines/nothing is started once the context was cancelled",
-			"deadlines/nothing is started once the deadline has passed"},
+		{
+			"the context is not looked at",
+			[]string{
+				"deadlines/nothing is started once the context was cancelled",
+				"deadlines/nothing is started once the deadline has passed",
+			},
 			wrap(func(b *broken) {
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
 					return b.Backend.Increase(context.WithoutCancel(ctx), id, delta)
 				}
-			})},
-		{"abandoned writes are said to be done", []string{"deadlines/Describe tells the outcome of an increase that was abandoned",
-			"deadlines/Describe tells the outcome of a cancel that was abandoned",
-			"deadlines/Describe tells the outcome of a delete that was abandoned"},
+			}),
+		},
+		{
+			"abandoned writes are said to be done",
+			[]string{
+				"deadlines/Describe tells the outcome of an increase that was abandoned",
+				"deadlines/Describe tells the outcome of a cancel that was abandoned",
+				"deadlines/Describe tells the outcome of a delete that was abandoned",
+			},
 			wrap(func(b *broken) {
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
 					group, err := b.Backend.Increase(ctx, id, delta)
@@ -158,8 +195,11 @@ func deadlineMutants() []mutant {
 					group, confirmed, err := b.Backend.Delete(ctx, id, names)
 					return group, confirmed, unless(ctx, err)
 				}
-			})},
-		{"abandoned writes take effect later", []string{"deadlines/Describe tells the outcome of an increase that was abandoned"},
+			}),
+		},
+		{
+			"abandoned writes take effect later",
+			[]string{"deadlines/Describe tells the outcome of an increase that was abandoned"},
 			wrap(func(b *broken) {
 				late, looks := 0, 0
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
@@ -178,8 +218,11 @@ func deadlineMutants() []mutant {
 					}
 					return b.Backend.Describe(ctx, ids...)
 				}
-			})},
-		{"abandoned reads blame the group", []string{"deadlines/reads that are abandoned say so"},
+			}),
+		},
+		{
+			"abandoned reads blame the group",
+			[]string{"deadlines/reads that are abandoned say so"},
 			wrap(func(b *broken) {
 				b.describe = func(ctx context.Context, ids []string) ([]cloud.Group, error) {
 					if ctx.Err() != nil {
@@ -187,7 +230,8 @@ func deadlineMutants() []mutant {
 					}
 					return b.Backend.Describe(ctx, ids...)
 				}
-			})},
+			}),
+		},
 	}
 }
 

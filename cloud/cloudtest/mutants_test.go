@@ -141,32 +141,52 @@ func mutants() []mutant {
 
 func describeMutants() []mutant {
 	return []mutant{
-		{"deleting instances count", []string{"describe/target counts what is not deleting, at every stage"},
-			pictured(func(g *cloud.Group) { g.Target = len(g.Instances) })},
-		{"placeholders do not count", []string{"increase/without capacity, the placeholders carry the error and count"},
+		{
+			"deleting instances count",
+			[]string{"describe/target counts what is not deleting, at every stage"},
+			pictured(func(g *cloud.Group) { g.Target = len(g.Instances) }),
+		},
+		{
+			"placeholders do not count",
+			[]string{"increase/without capacity, the placeholders carry the error and count"},
 			pictured(func(g *cloud.Group) {
 				g.Target = len(pick(*g, func(i cloud.Instance) bool { return !i.Placeholder && staying(i) }))
-			})},
-		{"a group is left out", []string{"describe/no ids means all configured groups, empty at first"},
+			}),
+		},
+		{
+			"a group is left out",
+			[]string{"describe/no ids means all configured groups, empty at first"},
 			wrap(func(b *broken) {
 				b.describe = func(ctx context.Context, ids []string) ([]cloud.Group, error) {
 					groups, err := b.Backend.Describe(ctx, ids...)
 					return groups[:max(len(groups)-1, 0)], err
 				}
-			})},
-		{"names are ignored", []string{"describe/named groups only", "errors/Describe of an unknown group is not found"},
+			}),
+		},
+		{
+			"names are ignored",
+			[]string{"describe/named groups only", "errors/Describe of an unknown group is not found"},
 			wrap(func(b *broken) {
 				b.describe = func(ctx context.Context, _ []string) ([]cloud.Group, error) { return b.Backend.Describe(ctx) }
-			})},
-		{"machines never run", []string{"describe/a machine that has arrived is running"},
+			}),
+		},
+		{
+			"machines never run",
+			[]string{"describe/a machine that has arrived is running"},
 			pictured(func(g *cloud.Group) {
 				for i := range g.Instances {
 					g.Instances[i].State = min(g.Instances[i].State, cloud.Creating)
 				}
-			})},
-		{"ids are numbers that start again", []string{"describe/ids are unique and never used again"},
-			func(h *Harness) { h.Backend = &renumbering{Backend: h.Backend} }},
-		{"placeholders are numbered by their place", []string{"describe/a placeholder keeps its id as long as it exists"},
+			}),
+		},
+		{
+			"ids are numbers that start again",
+			[]string{"describe/ids are unique and never used again"},
+			func(h *Harness) { h.Backend = &renumbering{Backend: h.Backend} },
+		},
+		{
+			"placeholders are numbered by their place",
+			[]string{"describe/a placeholder keeps its id as long as it exists"},
 			pictured(func(g *cloud.Group) {
 				for i := range g.Instances {
 					if g.Instances[i].Placeholder && len(g.Instances) == 2 {
@@ -174,8 +194,11 @@ func describeMutants() []mutant {
 						g.Instances[i].ID = g.Instances[i].ID[:len(g.Instances[i].ID)-2]
 					}
 				}
-			})},
-		{"errors are told once", []string{"describe/a launch error stays until the placeholder goes"},
+			}),
+		},
+		{
+			"errors are told once",
+			[]string{"describe/a launch error stays until the placeholder goes"},
 			func(h *Harness) {
 				told := 0
 				pictured(func(g *cloud.Group) {
@@ -187,8 +210,11 @@ func describeMutants() []mutant {
 						}
 					}
 				})(h)
-			}},
-		{"pictures share memory", []string{"describe/returned values are the caller's"},
+			},
+		},
+		{
+			"pictures share memory",
+			[]string{"describe/returned values are the caller's"},
 			func(h *Harness) {
 				shared := map[string][]cloud.Instance{}
 				pictured(func(g *cloud.Group) {
@@ -200,8 +226,10 @@ func describeMutants() []mutant {
 					}
 					shared[g.ID] = g.Instances
 				})(h)
-			}},
-		{"target and instances are from different moments",
+			},
+		},
+		{
+			"target and instances are from different moments",
 			[]string{"concurrency/groups are written to side by side while others read"},
 			wrap(func(b *broken) {
 				b.describe = func(ctx context.Context, ids []string) ([]cloud.Group, error) {
@@ -215,7 +243,8 @@ func describeMutants() []mutant {
 					}
 					return first, nil
 				}
-			})},
+			}),
+		},
 	}
 }
 
@@ -247,16 +276,16 @@ func (r *renumbering) rename(g cloud.Group) cloud.Group {
 	return g
 }
 
-func (r *renumbering) real(names []string) []string {
-	var real []string
+func (r *renumbering) realIDs(names []string) []string {
+	var ids []string
 	for _, name := range names {
 		for id, alias := range r.names {
 			if alias == name {
-				real = append(real, id)
+				ids = append(ids, id)
 			}
 		}
 	}
-	return real
+	return ids
 }
 
 func (r *renumbering) Describe(ctx context.Context, ids ...string) ([]cloud.Group, error) {
@@ -281,7 +310,7 @@ func (r *renumbering) Delete(ctx context.Context, id string, names []string) (cl
 	if id != "one" {
 		return r.Backend.Delete(ctx, id, names)
 	}
-	group, _, err := r.Backend.Delete(ctx, id, r.real(names))
+	group, _, err := r.Backend.Delete(ctx, id, r.realIDs(names))
 	if err != nil {
 		return group, nil, err
 	}
@@ -290,7 +319,9 @@ func (r *renumbering) Delete(ctx context.Context, id string, names []string) (cl
 
 func configureMutants() []mutant {
 	return []mutant{
-		{"groups are never dropped", []string{"configure/a group that is no longer named is not found"},
+		{
+			"groups are never dropped",
+			[]string{"configure/a group that is no longer named is not found"},
 			wrap(func(b *broken) {
 				b.configure = func(ctx context.Context, specs []cloud.Spec) error {
 					if len(specs) < 3 {
@@ -298,8 +329,11 @@ func configureMutants() []mutant {
 					}
 					return b.Backend.Configure(ctx, specs)
 				}
-			})},
-		{"dropping a group ends it", []string{"configure/instances outlive that their group is not named"},
+			}),
+		},
+		{
+			"dropping a group ends it",
+			[]string{"configure/instances outlive that their group is not named"},
 			wrap(func(b *broken) {
 				b.configure = func(ctx context.Context, specs []cloud.Spec) error {
 					for _, i := range is(b.Backend, "one").Instances {
@@ -310,8 +344,11 @@ func configureMutants() []mutant {
 					}
 					return b.Backend.Configure(ctx, specs)
 				}
-			})},
-		{"configuring ends everything", []string{"configure/other groups are left alone"},
+			}),
+		},
+		{
+			"configuring ends everything",
+			[]string{"configure/other groups are left alone"},
 			wrap(func(b *broken) {
 				b.configure = func(ctx context.Context, specs []cloud.Spec) error {
 					if err := ctx.Err(); err != nil {
@@ -324,8 +361,11 @@ func configureMutants() []mutant {
 					}
 					return b.Backend.Configure(ctx, specs)
 				}
-			})},
-		{"the caller's specs are read later", []string{"configure/the caller's list is not kept"},
+			}),
+		},
+		{
+			"the caller's specs are read later",
+			[]string{"configure/the caller's list is not kept"},
 			wrap(func(b *broken) {
 				var kept []cloud.Spec
 				b.configure = func(ctx context.Context, specs []cloud.Spec) error {
@@ -340,8 +380,11 @@ func configureMutants() []mutant {
 					}
 					return b.Backend.Describe(ctx, ids...)
 				}
-			})},
-		{"a restart forgets", []string{"configure/a new process finds everything that was acknowledged"},
+			}),
+		},
+		{
+			"a restart forgets",
+			[]string{"configure/a new process finds everything that was acknowledged"},
 			func(h *Harness) {
 				h.Reopen = func(testing.TB) cloud.Backend {
 					c, err := simulated.New(simulated.Options{})
@@ -350,6 +393,7 @@ func configureMutants() []mutant {
 					}
 					return c
 				}
-			}},
+			},
+		},
 	}
 }

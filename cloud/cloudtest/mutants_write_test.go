@@ -8,7 +8,9 @@ import (
 
 func increaseMutants() []mutant {
 	return []mutant{
-		{"the answer is from before", []string{"increase/the answer has the raised target"},
+		{
+			"the answer is from before",
+			[]string{"increase/the answer has the raised target"},
 			wrap(func(b *broken) {
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
 					before := is(b.Backend, id)
@@ -17,8 +19,11 @@ func increaseMutants() []mutant {
 					}
 					return before, nil
 				}
-			})},
-		{"Describe lags behind", []string{"increase/every later Describe sees it"},
+			}),
+		},
+		{
+			"Describe lags behind",
+			[]string{"increase/every later Describe sees it"},
 			wrap(func(b *broken) {
 				last := map[string]cloud.Group{}
 				b.describe = func(ctx context.Context, ids []string) ([]cloud.Group, error) {
@@ -31,8 +36,11 @@ func increaseMutants() []mutant {
 					}
 					return groups, err
 				}
-			})},
-		{"growing replaces what is there", []string{"increase/units that are there stay as they are"},
+			}),
+		},
+		{
+			"growing replaces what is there",
+			[]string{"increase/units that are there stay as they are"},
 			wrap(func(b *broken) {
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
 					old := ids(pick(is(b.Backend, id), func(i cloud.Instance) bool { return i.State == cloud.Running }))
@@ -43,8 +51,11 @@ func increaseMutants() []mutant {
 					group, _, err = b.Backend.Delete(ctx, id, old)
 					return group, err
 				}
-			})},
-		{"another group grows too", []string{"increase/other groups are left alone"},
+			}),
+		},
+		{
+			"another group grows too",
+			[]string{"increase/other groups are left alone"},
 			wrap(func(b *broken) {
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
 					if _, err := b.Backend.Increase(ctx, "two", 1); err != nil {
@@ -52,14 +63,20 @@ func increaseMutants() []mutant {
 					}
 					return b.Backend.Increase(ctx, id, delta)
 				}
-			})},
-		{"errors are not shown", []string{"increase/without capacity, the placeholders carry the error and count"},
+			}),
+		},
+		{
+			"errors are not shown",
+			[]string{"increase/without capacity, the placeholders carry the error and count"},
 			pictured(func(g *cloud.Group) {
 				for i := range g.Instances {
 					g.Instances[i].Error = nil
 				}
-			})},
-		{"nothing more is fine", []string{"increase/less than one is invalid"},
+			}),
+		},
+		{
+			"nothing more is fine",
+			[]string{"increase/less than one is invalid"},
 			wrap(func(b *broken) {
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
 					if delta == 0 {
@@ -67,13 +84,17 @@ func increaseMutants() []mutant {
 					}
 					return b.Backend.Increase(ctx, id, delta)
 				}
-			})},
-		{"too much is granted in part", []string{"increase/more than the maximum is refused as a whole"},
+			}),
+		},
+		{
+			"too much is granted in part",
+			[]string{"increase/more than the maximum is refused as a whole"},
 			wrap(func(b *broken) {
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
 					return b.Backend.Increase(ctx, id, min(delta, 3))
 				}
-			})},
+			}),
+		},
 	}
 }
 
@@ -97,14 +118,21 @@ func cancelMutants() []mutant {
 	running := func(i cloud.Instance) bool { return i.State == cloud.Running }
 	booting := func(i cloud.Instance) bool { return !i.Placeholder && i.State == cloud.Creating }
 	return []mutant{
-		{"all placeholders are given up", []string{"cancel/gives up the named placeholders and lowers the target",
-			"cancel/no names change nothing"},
+		{
+			"all placeholders are given up",
+			[]string{
+				"cancel/gives up the named placeholders and lowers the target",
+				"cancel/no names change nothing",
+			},
 			wrap(func(b *broken) {
 				b.cancel = func(ctx context.Context, id string, _ []string) (cloud.Group, []string, error) {
 					return b.Backend.Cancel(ctx, id, ids(pick(is(b.Backend, id), placeholder)))
 				}
-			})},
-		{"what is given up is asked for again", []string{"cancel/what was given up does not arrive later"},
+			}),
+		},
+		{
+			"what is given up is asked for again",
+			[]string{"cancel/what was given up does not arrive later"},
 			wrap(func(b *broken) {
 				var owed int
 				b.cancel = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
@@ -120,20 +148,33 @@ func cancelMutants() []mutant {
 					}
 					return groups, err
 				}
-			})},
-		{"the names are counted, not looked up", []string{"cancel/a placeholder that is gone changes nothing",
-			"cancel/a name given twice counts once"},
+			}),
+		},
+		{
+			"the names are counted, not looked up",
+			[]string{
+				"cancel/a placeholder that is gone changes nothing",
+				"cancel/a name given twice counts once",
+			},
 			wrap(func(b *broken) {
 				b.cancel = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
 					waiting := ids(pick(is(b.Backend, id), placeholder))
 					return b.Backend.Cancel(ctx, id, waiting[:min(len(waiting), len(names))])
 				}
-			})},
-		{"the group chooses a live victim", []string{"cancel/a placeholder that became a machine is left out",
-			"cancel/among others, a placeholder that became a machine is left out",
-			"cancel/live machines outlive the placeholders beside them"},
-			wrap(shrinking(running))},
-		{"the group chooses a booting victim", []string{"cancel/a booting machine is never ended"},
+			}),
+		},
+		{
+			"the group chooses a live victim",
+			[]string{
+				"cancel/a placeholder that became a machine is left out",
+				"cancel/among others, a placeholder that became a machine is left out",
+				"cancel/live machines outlive the placeholders beside them",
+			},
+			wrap(shrinking(running)),
+		},
+		{
+			"the group chooses a booting victim",
+			[]string{"cancel/a booting machine is never ended"},
 			func(h *Harness) {
 				instant(h) // machines boot at once, and stay so
 				wrap(func(b *broken) {
@@ -141,8 +182,11 @@ func cancelMutants() []mutant {
 						return b.Backend.Delete(ctx, id, ids(pick(is(b.Backend, id), booting)))
 					}
 				})(h)
-			}},
-		{"machines can be cancelled", []string{"cancel/a live machine is never ended"},
+			},
+		},
+		{
+			"machines can be cancelled",
+			[]string{"cancel/a live machine is never ended"},
 			wrap(func(b *broken) {
 				b.cancel = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
 					if group, given, err := b.Backend.Cancel(ctx, id, names); err == nil {
@@ -150,14 +194,20 @@ func cancelMutants() []mutant {
 					}
 					return b.Backend.Delete(ctx, id, names)
 				}
-			})},
-		{"foreign names are skipped", []string{"cancel/a foreign id is invalid and nothing changes",
-			"cancel/a placeholder of another group is invalid and nothing changes"},
+			}),
+		},
+		{
+			"foreign names are skipped",
+			[]string{
+				"cancel/a foreign id is invalid and nothing changes",
+				"cancel/a placeholder of another group is invalid and nothing changes",
+			},
 			wrap(func(b *broken) {
 				b.cancel = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
 					return b.Backend.Cancel(ctx, id, only(names, ids(is(b.Backend, id).Instances)))
 				}
-			})},
+			}),
+		},
 	}
 }
 
@@ -165,11 +215,15 @@ func only(list, allowed []string) []string { return without(list, without(list, 
 
 func deleteMutants() []mutant {
 	return []mutant{
-		{"one more goes each time", []string{"delete/ends the named instances only, and lowers the target at once",
-			"delete/a second time, it confirms without lowering the target",
-			"delete/once gone, it confirms without lowering the target",
-			"delete/those going and those not are told apart in one call",
-			"delete/no names change nothing"},
+		{
+			"one more goes each time",
+			[]string{
+				"delete/ends the named instances only, and lowers the target at once",
+				"delete/a second time, it confirms without lowering the target",
+				"delete/once gone, it confirms without lowering the target",
+				"delete/those going and those not are told apart in one call",
+				"delete/no names change nothing",
+			},
 			wrap(func(b *broken) {
 				b.delete = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
 					group, confirmed, err := b.Backend.Delete(ctx, id, names)
@@ -181,8 +235,11 @@ func deleteMutants() []mutant {
 					}
 					return group, confirmed, err
 				}
-			})},
-		{"each name is confirmed, however often", []string{"delete/a name given twice counts once"},
+			}),
+		},
+		{
+			"each name is confirmed, however often",
+			[]string{"delete/a name given twice counts once"},
 			wrap(func(b *broken) {
 				b.delete = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
 					group, _, err := b.Backend.Delete(ctx, id, names)
@@ -191,8 +248,11 @@ func deleteMutants() []mutant {
 					}
 					return group, names, nil
 				}
-			})},
-		{"the group replaces what went", []string{"delete/nothing comes in its place", "delete/the last one can go"},
+			}),
+		},
+		{
+			"the group replaces what went",
+			[]string{"delete/nothing comes in its place", "delete/the last one can go"},
 			wrap(func(b *broken) {
 				b.delete = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
 					_, confirmed, err := b.Backend.Delete(ctx, id, names)
@@ -202,8 +262,11 @@ func deleteMutants() []mutant {
 					group, err := b.Backend.Increase(ctx, id, 1)
 					return group, confirmed, err
 				}
-			})},
-		{"placeholders go too", []string{"delete/a placeholder is invalid and nothing changes"},
+			}),
+		},
+		{
+			"placeholders go too",
+			[]string{"delete/a placeholder is invalid and nothing changes"},
 			wrap(func(b *broken) {
 				b.delete = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
 					if group, given, err := b.Backend.Cancel(ctx, id, names); err == nil && len(given) > 0 {
@@ -211,9 +274,14 @@ func deleteMutants() []mutant {
 					}
 					return b.Backend.Delete(ctx, id, names)
 				}
-			})},
-		{"it ends what it can before it refuses", []string{"delete/an instance of another group is invalid and nothing changes",
-			"delete/a foreign id is invalid and nothing changes"},
+			}),
+		},
+		{
+			"it ends what it can before it refuses",
+			[]string{
+				"delete/an instance of another group is invalid and nothing changes",
+				"delete/a foreign id is invalid and nothing changes",
+			},
 			wrap(func(b *broken) {
 				b.delete = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
 					for _, name := range names {
@@ -223,6 +291,7 @@ func deleteMutants() []mutant {
 					}
 					return b.Backend.Delete(ctx, id, names)
 				}
-			})},
+			}),
+		},
 	}
 }

@@ -19,7 +19,7 @@ type call struct {
 	make  func(ctx context.Context) error
 }
 
-// calls returns each call, made to a cloud with two machines and a failed unit.
+// calls returns each call, ready to be made.
 func calls(c *Cloud, machine, placeholder string) []call {
 	return []call{
 		{"Describe", false, func(ctx context.Context) error { _, err := c.Describe(ctx); return err }},
@@ -31,17 +31,18 @@ func calls(c *Cloud, machine, placeholder string) []call {
 }
 
 // faulty opens a cloud that has a machine and a placeholder, with the given API.
-func faulty(t *testing.T, api API) (c *Cloud, quiet func() cloud.Group, made []call) {
+// What quiet returns is seen past the API.
+func faulty(t *testing.T, api API) (quiet func() cloud.Group, made []call) {
 	memory := &Memory{}
 	setup := open(t, Options{Memory: memory, Capacity: map[string]int{"t4": 1}}, "t4")
 	g := grow(t, setup, "t4", 2)
-	c = open(t, Options{Memory: memory, API: api}, "t4")
+	c := open(t, Options{Memory: memory, API: api}, "t4")
 	quiet = func() cloud.Group { return describe("t4", c.current.Groups["t4"], c.current.Clock) }
-	return c, quiet, calls(c, g.Instances[0].ID, g.Instances[1].ID)
+	return quiet, calls(c, g.Instances[0].ID, g.Instances[1].ID)
 }
 
 func TestErrorRate(t *testing.T) {
-	_, quiet, made := faulty(t, API{ErrorRate: 1})
+	quiet, made := faulty(t, API{ErrorRate: 1})
 	before := quiet()
 	for _, call := range made {
 		require.ErrorIs(t, call.make(t.Context()), cloud.ErrUnavailable, call.name)
@@ -50,7 +51,7 @@ func TestErrorRate(t *testing.T) {
 }
 
 func TestLostAnswers(t *testing.T) {
-	_, quiet, made := faulty(t, API{LostAnswerRate: 1})
+	quiet, made := faulty(t, API{LostAnswerRate: 1})
 	for _, call := range made {
 		before := quiet()
 		err := call.make(t.Context())
@@ -76,7 +77,7 @@ func TestRatesAreShares(t *testing.T) {
 
 func TestLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, _, made := faulty(t, API{Latency: 100 * time.Millisecond})
+		_, made := faulty(t, API{Latency: 100 * time.Millisecond})
 		for _, call := range made {
 			start := time.Now()
 			require.NoError(t, call.make(t.Context()), call.name)
@@ -88,13 +89,13 @@ func TestLatency(t *testing.T) {
 // TestDeadlineOnTheWay ends the context before and after the half of the latency
 // at which a write is carried out.
 func TestDeadlineOnTheWay(t *testing.T) {
-	for _, after := range []time.Duration{0, 1, 49, 51, 99} {
+	for _, after := range []int{0, 1, 49, 51, 99} { // milliseconds
 		carriedOut := after > 50
 		for i, name := range []string{"Describe", "Lookup", "Increase", "Cancel", "Delete"} {
 			synctest.Test(t, func(t *testing.T) {
-				_, quiet, made := faulty(t, API{Latency: 100 * time.Millisecond})
+				quiet, made := faulty(t, API{Latency: 100 * time.Millisecond})
 				before := quiet()
-				ctx, cancel := context.WithTimeout(t.Context(), after*time.Millisecond)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(after)*time.Millisecond)
 				defer cancel()
 				err := made[i].make(ctx)
 				require.ErrorIs(t, err, context.DeadlineExceeded, name)
@@ -111,7 +112,7 @@ func TestDeadlineOnTheWay(t *testing.T) {
 
 func TestCancelledMidway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, _, made := faulty(t, API{Latency: time.Second})
+		_, made := faulty(t, API{Latency: time.Second})
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Millisecond, cancel)
 		start := time.Now()

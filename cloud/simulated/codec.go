@@ -106,29 +106,33 @@ func (u unit) validate() error {
 		return fmt.Errorf("salt %q is malformed", u.Salt)
 	case u.Asked.IsZero() || u.Launch.Before(u.Asked):
 		return errors.New("asked and launch are not in order")
-	case u.isEnded() != !u.Gone.IsZero() || u.Gone.Before(u.Ended):
-		return errors.New("ended and gone are not in order")
-	case u.Replaced && !u.isEnded():
-		return errors.New("replaced, but not ended")
-	}
-	if u.Failure != nil {
+	case u.Failure != nil:
 		return u.validateFailure()
-	}
-	if u.Running.Before(u.Launch) || u.Devices.Before(u.Running) {
+	case u.Running.Before(u.Launch) || u.Devices.Before(u.Running):
 		return errors.New("launch, running and devices are not in order")
+	default:
+		return u.validateEnd()
 	}
-	if u.isEnded() && u.Ended.Before(u.Launch) {
-		return errors.New("ended before its launch")
-	}
-	return nil
 }
 
 func (u unit) validateFailure() error {
 	switch {
 	case !slices.Contains(launchCodes, u.Failure.Code):
 		return fmt.Errorf("failure code %q is unknown", u.Failure.Code)
-	case !u.Running.IsZero() || !u.Devices.IsZero() || u.isEnded():
-		return errors.New("it failed to launch, yet has a machine's times")
+	case !u.Running.IsZero() || !u.Devices.IsZero() || u.isEnded() || !u.Gone.IsZero() || u.Replaced:
+		return errors.New("it failed to launch, yet has what only a machine has")
+	}
+	return nil
+}
+
+func (u unit) validateEnd() error {
+	switch {
+	case u.isEnded() == u.Gone.IsZero() || u.Gone.Before(u.Ended):
+		return errors.New("ended and gone are not in order")
+	case u.isEnded() && u.Ended.Before(u.Launch):
+		return errors.New("ended before its launch")
+	case u.Replaced && !u.isEnded():
+		return errors.New("replaced, but not ended")
 	}
 	return nil
 }

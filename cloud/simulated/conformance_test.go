@@ -102,10 +102,10 @@ func TestConformanceSlowAPI(t *testing.T) {
 		h := harness(t, newHandClock(), simulated.Options{
 			Memory: &simulated.Memory{}, API: simulated.API{Latency: latency},
 		})
-		share := time.Duration(0)
+		after := time.Duration(0)
 		h.EndMidway = func(t testing.TB) context.Context {
-			share = (share + 3) % 10 // of a tenth of the latency: on the way there, and on the way back
-			ctx, cancel := context.WithTimeout(t.Context(), latency*share/10)
+			after = (after + 300*time.Microsecond) % latency // on the way there, and on the way back
+			ctx, cancel := context.WithTimeout(t.Context(), after)
 			t.Cleanup(cancel)
 			return ctx
 		}

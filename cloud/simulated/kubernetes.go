@@ -23,7 +23,7 @@ const (
 	// unreachable 40 to 50 seconds after the last beat.
 	beatEvery = 10 * time.Second
 	// beatAgain is how soon a beat that failed is tried again: often enough for
-	// four tries within a Lease, and no storm on a server that is in trouble.
+	// several tries within a Lease, and no storm on a server that is in trouble.
 	beatAgain = 5 * time.Second
 	// callTimeout keeps one call that hangs from holding up all other Nodes for
 	// longer than a beat.

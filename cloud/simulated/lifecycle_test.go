@@ -45,6 +45,21 @@ func TestUnitBecomesWhatItsTimesSay(t *testing.T) {
 	require.Empty(t, get(t, c, "t4").Instances)
 }
 
+// Cluster Autoscaler repeats a deletion that it has not seen succeed.
+func TestDeletingAgainPostponesNothing(t *testing.T) {
+	clock := newClock()
+	c := open(t, slowly(clock.Now), "t4")
+	grow(t, c, "t4", 1)
+	clock.advance(launch + boot)
+	ids := idsOf(get(t, c, "t4"))
+	for range 3 {
+		_, _, err := c.Delete(t.Context(), "t4", ids)
+		require.NoError(t, err)
+		clock.advance(terminate / 3)
+	}
+	require.Empty(t, get(t, c, "t4").Instances)
+}
+
 func TestWithoutDelaysMachinesRunAtOnce(t *testing.T) {
 	c := open(t, Options{}, "t4")
 	g := grow(t, c, "t4", 2)

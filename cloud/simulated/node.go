@@ -90,12 +90,16 @@ func (r *registrar) equipStep(m machine, node *corev1.Node, seen *sighting) step
 		if err != nil {
 			return err
 		}
-		capacity := lacking(node.Status.Capacity, full.Status.Capacity)
-		allocatable := lacking(node.Status.Allocatable, full.Status.Allocatable)
-		if len(capacity) == 0 && len(allocatable) == 0 {
+		status := map[string]any{}
+		if missing := lacking(node.Status.Capacity, full.Status.Capacity); len(missing) > 0 {
+			status["capacity"] = missing
+		}
+		if missing := lacking(node.Status.Allocatable, full.Status.Allocatable); len(missing) > 0 {
+			status["allocatable"] = missing
+		}
+		if len(status) == 0 {
 			return nil
 		}
-		status := map[string]any{"capacity": capacity, "allocatable": allocatable}
 		if err := r.patchStatus(ctx, m.name, status); err != nil {
 			return err
 		}

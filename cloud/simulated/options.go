@@ -19,9 +19,25 @@ var launchCodes = []cloud.LaunchCode{
 
 // validate reports everything that is wrong at once.
 func (o Options) validate() error {
-	var problems []error
-	report := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	problems := slices.Concat(o.badTimes(), o.badRates())
+	for _, group := range slices.Sorted(maps.Keys(o.Capacity)) {
+		if n := o.Capacity[group]; n < 0 {
+			problems = append(problems, fmt.Errorf("capacity of %q must not be negative, is %d", group, n))
+		}
+	}
+	if o.LaunchErrorCode != "" && !slices.Contains(launchCodes, o.LaunchErrorCode) {
+		problems = append(problems, fmt.Errorf("launchErrors.code %q is none of %v", o.LaunchErrorCode, launchCodes))
+	}
+	if o.StateFile != "" && o.Memory != nil {
+		problems = append(problems, errors.New("a state file and a memory cannot both keep the state"))
+	}
+	if k := o.Kubernetes; k != nil && (k.Client == nil || k.NewNode == nil) {
+		problems = append(problems, errors.New("kubernetes needs a client and a way to make Nodes"))
+	}
+	return errors.Join(problems...)
+}
 
+func (o Options) badTimes() (problems []error) {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
@@ -33,9 +49,13 @@ func (o Options) validate() error {
 		{"api.latency", o.API.Latency},
 	} {
 		if d.value < 0 {
-			report("%s must not be negative, is %s", d.name, d.value)
+			problems = append(problems, fmt.Errorf("%s must not be negative, is %s", d.name, d.value))
 		}
 	}
+	return problems
+}
+
+func (o Options) badRates() (problems []error) {
 	for _, r := range []struct {
 		name  string
 		value float64
@@ -45,22 +65,8 @@ func (o Options) validate() error {
 		{"api.lostAnswerRate", o.API.LostAnswerRate},
 	} {
 		if !(r.value >= 0 && r.value <= 1) { // this way round, NaN is refused too
-			report("%s must be from 0 to 1, is %v", r.name, r.value)
+			problems = append(problems, fmt.Errorf("%s must be from 0 to 1, is %v", r.name, r.value))
 		}
 	}
-	for _, group := range slices.Sorted(maps.Keys(o.Capacity)) {
-		if n := o.Capacity[group]; n < 0 {
-			report("capacity of %q must not be negative, is %d", group, n)
-		}
-	}
-	if o.LaunchErrorCode != "" && !slices.Contains(launchCodes, o.LaunchErrorCode) {
-		report("launchErrors.code %q is none of %v", o.LaunchErrorCode, launchCodes)
-	}
-	if o.StateFile != "" && o.Memory != nil {
-		report("a state file and a memory cannot both keep the state")
-	}
-	if k := o.Kubernetes; k != nil && (k.Client == nil || k.NewNode == nil) {
-		report("kubernetes needs a client and a way to make Nodes")
-	}
-	return errors.Join(problems...)
+	return problems
 }

@@ -2,6 +2,7 @@ package simulated
 
 import (
 	"hash/fnv"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,36 +55,35 @@ func (r *registrar) plan(machines []machine, configured map[string]bool, nodes [
 		byName[node.Name] = node
 	}
 	var steps []step
-	alive, known := map[string]bool{}, map[string]bool{}
+	known, alive := map[string]bool{}, map[string]bool{}
 	for _, m := range machines {
 		known[m.id] = true
-		if m.gone {
-			continue
-		}
-		alive[m.id] = true
-		node := byName[m.name]
-		switch {
-		case node == nil && m.state == cloud.Running && configured[m.group]:
-			steps = append(steps, r.registerStep(m, now))
-		case node == nil:
-			// It boots, or goes, or nobody can tell at present what it looks like.
-		default:
-			steps = append(steps, r.maintain(m, node, now)...)
+		if !m.gone {
+			alive[m.id] = true
+			steps = append(steps, r.follow(m, byName[m.name], configured[m.group], now)...)
 		}
 	}
+	maps.DeleteFunc(r.seen, func(id string, _ *sighting) bool { return !alive[id] })
 	for _, node := range nodes {
 		group, _, k := parseID(node.Spec.ProviderID)
-		leftOver := k == kindMachine && !alive[node.Spec.ProviderID] && (configured[group] || known[node.Spec.ProviderID])
-		if leftOver && isOwn(node) && node.DeletionTimestamp == nil {
+		ours := k == kindMachine && isOwn(node) && (configured[group] || known[node.Spec.ProviderID])
+		if ours && !alive[node.Spec.ProviderID] && node.DeletionTimestamp == nil {
 			steps = append(steps, r.removeStep(group, node))
 		}
 	}
-	for id := range r.seen {
-		if !alive[id] {
-			delete(r.seen, id)
-		}
-	}
 	return steps
+}
+
+// follow says what is to be done for a machine that is there.
+func (r *registrar) follow(m machine, node *corev1.Node, configured bool, now time.Time) []step {
+	if node != nil {
+		return r.maintain(m, node, now)
+	}
+	// Nobody can tell what the Node of a group without configuration looks like.
+	if m.state == cloud.Running && configured {
+		return []step{r.registerStep(m, now)}
+	}
+	return nil
 }
 
 func isOwn(node *corev1.Node) bool {
@@ -114,7 +114,7 @@ func (r *registrar) maintain(m machine, node *corev1.Node, now time.Time) []step
 
 // phase spreads the beats of many Nodes that were made at the same moment.
 func phase(id string) time.Duration {
-	hash := fnv.New32a()
+	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(id)) // a hash never fails
-	return time.Duration(hash.Sum32()) % (beatEvery / time.Millisecond) * time.Millisecond
+	return time.Duration(hash.Sum64() % uint64(beatEvery))
 }

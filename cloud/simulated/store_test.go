@@ -87,7 +87,7 @@ func TestBadStateFiles(t *testing.T) {
 		"launch before asked": {change(`11:00:10`, `10:00:10`), "groups.t4[0]: asked and launch are not in order"},
 		"no running":          {change(`"running":"2026-08-01T11:02:00Z",`, ``), "groups.t4[0]: launch, running and devices are not in order"},
 		"unknown failure":     {change(`"Other"`, `"Oops"`), `groups.t4[1]: failure code "Oops" is unknown`},
-		"failed and running":  {change(`"failure"`, `"running":"2026-08-01T11:02:00Z","failure"`), "groups.t4[1]: it failed to launch, yet has a machine's times"},
+		"failed and running":  {change(`"failure"`, `"running":"2026-08-01T11:02:00Z","failure"`), "groups.t4[1]: it failed to launch, yet has what only a machine has"},
 		"ended, never gone":   {change(`,"gone":"2026-08-01T11:31:00Z"`, ``), "groups.t4[2]: ended and gone are not in order"},
 		"ended too early":     {change(`11:30:00`, `11:00:05`), "groups.t4[2]: ended before its launch"},
 		"replaced alone":      {change(`"devices":"2026-08-01T11:03:00Z"}`, `"devices":"2026-08-01T11:03:00Z","replaced":true}`), "groups.t4[0]: replaced, but not ended"},

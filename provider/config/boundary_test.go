@@ -62,6 +62,13 @@ func TestBoundariesAreAllowed(t *testing.T) {
 	}
 }
 
+func TestEveryLaunchCodeIsAllowed(t *testing.T) {
+	for _, code := range LaunchCodes() {
+		c := parsed(t, edited(t, "simulated: {}", "simulated: {launchErrors: {code: "+code+"}}"))
+		assert.Equal(t, code, c.Cloud.Simulated.LaunchErrors.Code)
+	}
+}
+
 func TestBoundariesOnAWSAreAllowed(t *testing.T) {
 	for name, edit := range map[string][2]string{
 		"endpoint with TLS":        {"region: eu-west-1", "region: eu-west-1, endpoint: \"https://aws.example\""},

@@ -107,6 +107,37 @@ func TestEveryProblemIsOneShortLine(t *testing.T) {
 	}
 }
 
+func TestWithin(t *testing.T) {
+	for _, tt := range []struct {
+		path, outer string
+		want        bool
+	}{
+		{"a.b", "a", true},
+		{"a[0]", "a", true},
+		{"a", "a", true},
+		{"a[0].b", "a[0]", true},
+		{"ab", "a", false},
+		{"a", "a.b", false},
+		{"b.a", "a", false},
+		{"a[10]", "a[1]", false},
+		{".a", "a", false},
+	} {
+		assert.Equal(t, tt.want, within(tt.path, tt.outer), "%s in %s", tt.path, tt.outer)
+	}
+}
+
+func TestAdviceForUnknownKeys(t *testing.T) {
+	fields := map[string]int{"address": 0, "db": 0, "tls": 0}
+	const all = "the keys here are address, db, tls"
+	for name, want := range map[string]string{
+		"addressx": "did you mean address?", "ADDRESS": "did you mean address?", "addressed": "did you mean address?", "addr": all,
+		"d": all, "dbs": "did you mean db?", "tl": all, "tsl": all, "": all, "größe": all,
+		strings.Repeat("address", 10): all,
+	} {
+		assert.Equal(t, want, advice{name, fields}.String(), name)
+	}
+}
+
 // The decoder panics on a kind it does not know, so no field may have one.
 func TestDecoderKnowsEveryFieldOfConfig(t *testing.T) {
 	d := newDecoder(&problems{})

@@ -127,6 +127,10 @@ func TestTextIsTakenAsItIsWritten(t *testing.T) {
 	}
 }
 
+func TestTextThatIsAMergeElsewhere(t *testing.T) {
+	assert.Equal(t, "<<", parsed(t, edited(t, "redis:\n", "checkpoint: {keyPrefix: <<}\nredis:\n")).Checkpoint.KeyPrefix)
+}
+
 func TestByteOrderMarkAndDocumentMarks(t *testing.T) {
 	want := parsed(t, minimal(t))
 	for name, text := range map[string]string{

@@ -45,8 +45,14 @@ func TestGPULabel(t *testing.T) {
 
 func TestGPULabelIsNotJudgedWhereTheInstanceTypeTells(t *testing.T) {
 	parsed(t, onAWS)
-	parsed(t, strings.Replace(onAWS, "maxSize: 4", "maxSize: 4, capacity: {ephemeral-storage: 200Gi}", 1))
+	for _, partly := range []string{"ephemeral-storage: 200Gi", "cpu: 4", "memory: 16Gi"} {
+		parsed(t, strings.Replace(onAWS, "maxSize: 4", "maxSize: 4, capacity: {"+partly+"}", 1))
+	}
 
 	_, err := Parse([]byte(strings.Replace(onAWS, "maxSize: 4", "maxSize: 4, capacity: {cpu: 4, memory: 16Gi}", 1)))
 	require.ErrorContains(t, err, "nodeGroups[0].labels[accelerator]: is the GPU label")
+
+	// Without any capacity, that is the one thing to say.
+	found := problemsOf(t, edited(t, "    capacity: {cpu: 4, memory: 16Gi, nvidia.com/gpu: 1}\n", ""))
+	assert.Len(t, found, 1, "%v", found)
 }

@@ -32,7 +32,9 @@ func TestRestartNeeded(t *testing.T) {
 			},
 		},
 		{
-			"kubernetes", []string{"redis:\n", "kubernetes: {}\nredis:\n"}, nil,
+			"kubernetes",
+			[]string{"redis:\n", "kubernetes: {}\nredis:\n"},
+			nil,
 			[]string{
 				`kubernetes.kubeconfig: "" → (unset)`,
 				`kubernetes.leaderElection: true → (unset)`,

@@ -2,7 +2,6 @@ package config
 
 import (
 	"encoding/json"
-	"math"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -19,7 +18,7 @@ var (
 
 // plainTags are what YAML makes of text that is written without a tag.
 var plainTags = map[string]bool{
-	"!!str": true, "!!int": true, "!!float": true, "!!bool": true, "!!null": true, "!!timestamp": true, "!!merge": true,
+	"!!str": true, "!!int": true, "!!float": true, "!!bool": true, "!!timestamp": true, "!!merge": true,
 }
 
 // isText is whether values of the type are written as one word in the file
@@ -89,9 +88,10 @@ func (d *decoder) integer(n *yaml.Node, path string, v reflect.Value) {
 }
 
 func (d *decoder) float(n *yaml.Node, path string, v reflect.Value) {
+	// YAML's .inf and .nan are errors to ParseFloat, and inf and nan are text to YAML.
 	f, err := strconv.ParseFloat(n.Value, 64)
 	number := n.ShortTag() == "!!int" || n.ShortTag() == "!!float"
-	if err != nil || !number || math.IsNaN(f) || math.IsInf(f, 0) {
+	if err != nil || !number {
 		d.mismatch(path, "%s is not a number; write one such as 0.5 without quotes", show(n.Value))
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -229,6 +230,9 @@ func (v validator) simulated(s *Simulated) {
 func (v validator) unknown(id string) bool {
 	return len(v.ids) > 0 && !v.ids[""] && !v.ids[id]
 }
+
+// LaunchCodes are the codes that launchErrors may have.
+func LaunchCodes() []string { return slices.Clone(launchCodes) }
 
 // launchCodes repeats the codes of package cloud, which this package does not
 // import; a test elsewhere holds the two lists together.

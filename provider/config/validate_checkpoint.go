@@ -31,8 +31,12 @@ func (v validator) embeddedRedis(r Redis) {
 		name string
 		set  bool
 	}{
-		{"masterName", r.MasterName != ""}, {"cluster", r.Cluster}, {"username", r.Username != ""},
-		{"passwordFile", r.PasswordFile != ""}, {"db", r.DB != 0}, {"tls", r.TLS != nil},
+		{"masterName", r.MasterName != ""},
+		{"cluster", r.Cluster},
+		{"username", r.Username != ""},
+		{"passwordFile", r.PasswordFile != ""},
+		{"db", r.DB != 0},
+		{"tls", r.TLS != nil},
 	} {
 		if f.set {
 			v.add("redis."+f.name, "means nothing to the embedded stand-in; remove it")
@@ -45,6 +49,15 @@ func (v validator) redisServers(r Redis) {
 		host, port, ok := hostPort(address)
 		v.word(at, address, ok && host != "" && port > 0, "host:port of a server", "write one such as redis:6379")
 	})
+	v.redisKind(r)
+	if t := r.TLS; t != nil && (t.CertFile == "") != (t.KeyFile == "") {
+		v.add("redis.tls", "has one of certFile and keyFile; write both, or none")
+	}
+}
+
+// redisKind holds apart one server, Sentinel and Redis Cluster, which the
+// client would otherwise guess from the number of addresses.
+func (v validator) redisKind(r Redis) {
 	switch {
 	case r.MasterName != "" && r.Cluster:
 		v.add("redis.masterName", "is for Sentinel and redis.cluster for Redis Cluster; remove one of the two")
@@ -56,9 +69,6 @@ func (v validator) redisServers(r Redis) {
 		v.add("redis.db", "%d is negative; write the number of a database", r.DB)
 	case r.DB > 0 && r.Cluster:
 		v.add("redis.db", "%d does not exist, since Redis Cluster has database 0 only; remove it", r.DB)
-	}
-	if t := r.TLS; t != nil && (t.CertFile == "") != (t.KeyFile == "") {
-		v.add("redis.tls", "has one of certFile and keyFile; write both, or none")
 	}
 }
 

@@ -29,6 +29,8 @@ func TestClash(t *testing.T) {
 		{"127.0.0.1", "127.0.0.1", false},
 		{":1", "1", false},
 		{"1", ":1", false},
+		{":1", "a b:1", false},
+		{"a b:1", ":1", false},
 	} {
 		assert.Equal(t, tt.want, clash(tt.a, tt.b), "%s %s", tt.a, tt.b)
 	}
@@ -80,6 +82,28 @@ func TestRulesOfOneCloudKeepStillWithoutOneCloud(t *testing.T) {
 		assert.Equal(t, "cloud", found[0].Field)
 	}
 }
+
+func TestQuotasAreJudgedByTheGroupsThereAre(t *testing.T) {
+	const quota = "quotas: [{name: a, resource: nvidia.com/gpu, limit: 3, nodeGroups: [b]}]\n"
+	for name, tt := range map[string]struct{ text, want string }{
+		"no groups":                    {head + quota + "nodeGroups: []\n", "nodeGroups"},
+		"no group that it covers":      {minimalHead + quota, "quotas[0].nodeGroups[0]"},
+		"groups that AWS knows":        {discovered + strings.Replace(quota, "name: a", "name: A", 1), "quotas[0].name"},
+		"beside groups that AWS knows": {onAWSToo + strings.Replace(quota, "name: a", "name: A", 1), "quotas[0].name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := problemsOf(t, tt.text)
+			assert.Len(t, found, 1, "%v", found)
+			assert.Equal(t, tt.want, found[0].Field)
+		})
+	}
+}
+
+// discovered has all its groups from AWS, onAWSToo one more of its own.
+var (
+	onAWSToo      = strings.Replace(onAWS, "eu-west-1", "eu-west-1, discovery: {tags: {a: b}}", 1)
+	discovered, _ = strings.CutSuffix(onAWSToo, onAWS[strings.Index(onAWS, "nodeGroups:"):])
+)
 
 // The bounds on how much there may be are allowed themselves.
 func TestAsMuchAsThereMayBe(t *testing.T) {

@@ -1,0 +1,138 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// process is the program, running.
+type process struct {
+	cmd            *exec.Cmd
+	stdout, stderr output
+	ended          chan struct{} // closed when it has
+}
+
+// start runs the program until it ends, or the test does.
+func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(binary, args...), ended: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	p.cmd.SysProcAttr = dieWithParent()
+	require.NoError(t, p.cmd.Start())
+	go func() {
+		defer close(p.ended)
+		_ = p.cmd.Wait() // how it ended is in ProcessState
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("%s\nstdout:\n%s\nstderr:\n%s", strings.Join(p.cmd.Args, " "), p.stdout.String(), p.stderr.tail(20_000))
+		}
+	})
+	return p
+}
+
+// finish runs the program to its end.
+func finish(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := start(t, args...)
+	p.wait(t)
+	return p
+}
+
+// wait waits for the end and returns the exit code.
+func (p *process) wait(t *testing.T) int {
+	t.Helper()
+	eventually(t, "the process ends", func() bool {
+		select {
+		case <-p.ended:
+			return true
+		default:
+			return false
+		}
+	})
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func (p *process) running() bool {
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// kill ends the process as kill -9 does.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended by itself
+	<-p.ended
+}
+
+func (p *process) signal(t *testing.T, s os.Signal) {
+	t.Helper()
+	require.NoError(t, p.cmd.Process.Signal(s))
+}
+
+var (
+	grpcLine = regexp.MustCompile(`(?m)^\s+gRPC\s+(\S+)`)
+	httpLine = regexp.MustCompile(`(?m)^\s+HTTP\s+(\S+)`)
+)
+
+// addresses waits until the program has said where it serves.
+func (p *process) addresses(t *testing.T) (grpc, http string) {
+	t.Helper()
+	eventually(t, "the program says where it serves", func() bool {
+		if !p.running() {
+			require.FailNow(t, "the program ended instead of serving", p.stderr.String())
+		}
+		// Its last line is complete only when the one after it has begun.
+		return strings.Contains(p.stdout.String(), "Look at it with")
+	})
+	said := p.stdout.String()
+	return grpcLine.FindStringSubmatch(said)[1], httpLine.FindStringSubmatch(said)[1]
+}
+
+// logged returns the log entries with the message, oldest first.
+func (p *process) logged(t *testing.T, message string) []map[string]any {
+	t.Helper()
+	var found []map[string]any
+	for line := range strings.Lines(p.stderr.String()) {
+		entry := map[string]any{}
+		if json.Unmarshal([]byte(line), &entry) == nil && entry["msg"] == message {
+			found = append(found, entry)
+		}
+	}
+	return found
+}
+
+// output collects what a process writes.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+func (o *output) tail(most int) string {
+	text := o.String()
+	return text[max(0, len(text)-most):]
+}
