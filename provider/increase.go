@@ -2,7 +2,6 @@ package provider
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"go.uber.org/zap"
@@ -65,7 +64,7 @@ func (w *write) spend(granted int) {
 // buy carries a reservation out, or gives it back. When nil is returned the
 // group's new state has been learned.
 func (w *write) buy(ctx context.Context, granted int) error {
-	before := w.view.state.Target
+	before := w.now().Target
 	state, err := w.s.backend.Increase(ctx, w.id, granted)
 	switch {
 	case err == nil:
@@ -94,7 +93,7 @@ func (w *write) verify(ctx context.Context, before, granted int, unknown error) 
 	if w.state != nil {
 		// What the cloud says now takes the place of the reservation when the
 		// write ends; should the increase still come, a refresh will see it.
-		return fmt.Errorf("increasing node group %s by %d: not carried out so far: %w", w.id, granted, errors.Join(cloud.ErrUnavailable, unknown))
+		return fmt.Errorf("increasing node group %s by %d: not carried out so far: %w: %w", w.id, granted, cloud.ErrUnavailable, unknown)
 	}
 	return fmt.Errorf("increasing node group %s by %d: %w", w.id, granted, unknown)
 }

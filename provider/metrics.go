@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/provider/nodegroup"
 )
 
 const namespace = "gpu_node_provider"
@@ -48,6 +49,16 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 			m.absorbed, m.unavoidable, m.refreshErrors, m.reloads, m.reloadFailed, sizes{s})
 	}
 	return m
+}
+
+// groups starts the counters of all groups at zero, so that the first event of
+// one has a rate.
+func (m *metrics) groups(c *nodegroup.Catalogue) {
+	for _, g := range c.All() {
+		for _, v := range []*prometheus.CounterVec{m.asked, m.granted, m.refusedNodes, m.cancelled, m.terminated, m.refused, m.absorbed} {
+			v.WithLabelValues(g.ID)
+		}
+	}
 }
 
 func (m *metrics) increase(group string, asked, granted int) {

@@ -56,6 +56,8 @@ func (s *Server) reload(ctx context.Context, next *nodegroup.Catalogue) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ledger.Configure(budget(next))
+	s.warnOfOverrides(next)
+	s.metrics.groups(next)
 	s.publishLocked(next, s.freshLocked(states, marks), s.now())
 	return nil
 }

@@ -135,6 +135,8 @@ func (s *Server) Start(ctx context.Context) error {
 	s.rememberSurge(states)
 	s.publishLocked(s.first, byGroup(states), s.now())
 	s.forgetAllLocked(causeProviderStart)
+	s.warnOfOverrides(s.first)
+	s.metrics.groups(s.first)
 	return nil
 }
 

@@ -108,8 +108,8 @@ func increase(s *Server, group string, delta int) error {
 	return err
 }
 
-func target(t testing.TB, s *Server, group string) int {
-	response, err := s.NodeGroupTargetSize(context.Background(), &proto.NodeGroupTargetSizeRequest{Id: group})
+func targetOfT4(t testing.TB, s *Server) int {
+	response, err := s.NodeGroupTargetSize(context.Background(), &proto.NodeGroupTargetSizeRequest{Id: "t4"})
 	require.NoError(t, err)
 	return int(response.GetTargetSize())
 }
@@ -154,7 +154,7 @@ func TestSnapshotNeverFallsBehindAnAcknowledgedWrite(t *testing.T) {
 	require.NoError(t, increase(s, "t4", 2))
 	close(carryOn)
 	require.NoError(t, <-refreshed)
-	require.Equal(t, 2, target(t, s, "t4"), "the refresh began before the write and must not undo it")
+	require.Equal(t, 2, targetOfT4(t, s), "the refresh began before the write and must not undo it")
 }
 
 func TestUnknownOutcomeIsSettledByTheCloud(t *testing.T) {
@@ -165,7 +165,7 @@ func TestUnknownOutcomeIsSettledByTheCloud(t *testing.T) {
 		return cloud.Group{}, cloud.ErrUnknownOutcome
 	}
 	require.NoError(t, increase(s, "t4", 2), "the cloud says that it was carried out")
-	require.Equal(t, 2, target(t, s, "t4"))
+	require.Equal(t, 2, targetOfT4(t, s))
 }
 
 func TestAnswerThatNobodyReadIsAbsorbedLater(t *testing.T) {
@@ -180,13 +180,13 @@ func TestAnswerThatNobodyReadIsAbsorbedLater(t *testing.T) {
 	}
 	_, err := s.NodeGroupIncreaseSize(ctx, &proto.NodeGroupIncreaseSizeRequest{Id: "t4", Delta: 2})
 	require.Equal(t, codes.Canceled, status.Code(err), "%v", err)
-	require.Equal(t, 2, target(t, s, "t4"))
+	require.Equal(t, 2, targetOfT4(t, s))
 
 	backend.increase = nil
 	require.NoError(t, increase(s, "t4", 1))
-	require.Equal(t, 2, target(t, s, "t4"), "it asks again for what is on its way")
+	require.Equal(t, 2, targetOfT4(t, s), "it asks again for what is on its way")
 	require.NoError(t, increase(s, "t4", 1))
-	require.Equal(t, 3, target(t, s, "t4"), "once only")
+	require.Equal(t, 3, targetOfT4(t, s), "once only")
 }
 
 func TestOutcomeThatComesToLightLateIsAbsorbed(t *testing.T) {
@@ -201,14 +201,14 @@ func TestOutcomeThatComesToLightLateIsAbsorbed(t *testing.T) {
 	}
 	_, err := s.NodeGroupIncreaseSize(ctx, &proto.NodeGroupIncreaseSizeRequest{Id: "t4", Delta: 2})
 	require.Error(t, err)
-	require.Equal(t, 0, target(t, s, "t4"), "not known yet")
+	require.Equal(t, 0, targetOfT4(t, s), "not known yet")
 
 	backend.increase = nil
 	_, err = s.Refresh(context.Background(), &proto.RefreshRequest{})
 	require.NoError(t, err)
-	require.Equal(t, 2, target(t, s, "t4"))
+	require.Equal(t, 2, targetOfT4(t, s))
 	require.NoError(t, increase(s, "t4", 2))
-	require.Equal(t, 2, target(t, s, "t4"), "absorbed")
+	require.Equal(t, 2, targetOfT4(t, s), "absorbed")
 }
 
 func TestRefreshFailsOnlyWhenTheSnapshotIsOld(t *testing.T) {
@@ -254,7 +254,7 @@ func TestWritesOfOneGroupWaitAndOthersDoNot(t *testing.T) {
 	close(carryOn)
 	require.NoError(t, <-results)
 	require.NoError(t, <-results)
-	require.Equal(t, 1, target(t, s, "t4"), "what came too late started nothing")
+	require.Equal(t, 1, targetOfT4(t, s), "what came too late started nothing")
 }
 
 func TestGateKeepsNodes(t *testing.T) {
@@ -296,21 +296,21 @@ func TestGateKeepsNodes(t *testing.T) {
 	err := remove(false, ids[0], ids[1])
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
 	require.ErrorContains(t, err, "nothing was deleted; node: pod train-0 has not acknowledged")
-	require.Equal(t, 4, target(t, s, "t4"), "for real nodes any refusal keeps all")
+	require.Equal(t, 4, targetOfT4(t, s), "for real nodes any refusal keeps all")
 
 	err = remove(true, ids[0], ids[1])
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
 	require.ErrorContains(t, err, "the others went; kept "+ids[1])
-	require.Equal(t, 3, target(t, s, "t4"), "of fakes the clear ones go")
+	require.Equal(t, 3, targetOfT4(t, s), "of fakes the clear ones go")
 
 	refuse, fails = nil, ErrGateUnavailable
 	err = remove(false, ids[2])
 	require.Equal(t, codes.Unavailable, status.Code(err))
-	require.Equal(t, 3, target(t, s, "t4"), "who cannot tell lets nothing go")
+	require.Equal(t, 3, targetOfT4(t, s), "who cannot tell lets nothing go")
 
 	fails = nil
 	require.NoError(t, remove(false, ids[2]))
-	require.Equal(t, 2, target(t, s, "t4"))
+	require.Equal(t, 2, targetOfT4(t, s))
 }
 
 func TestReloadIsWholeOrNothing(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"go.uber.org/zap"
+
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/proto"
 	"gpu-node-provider/provider/nodegroup"
@@ -98,6 +100,18 @@ func (s *Server) publishLocked(catalogue *nodegroup.Catalogue, states map[string
 	s.nodeIndex(old, next)
 	s.fillLocked(old, next, !taken.IsZero())
 	s.current.Store(next)
+}
+
+// warnOfOverrides logs what a group's own options cost: an answer to
+// NodeGroupGetOptions has no field for the time a node may take to start, so
+// from 1.35 on it becomes zero.
+func (s *Server) warnOfOverrides(c *nodegroup.Catalogue) {
+	for _, g := range c.All() {
+		if _, some := g.Overrides(); some {
+			s.log.Warn("scaleDown overrides make Cluster Autoscaler 1.35 and later take a booting GPU node for unready, and buy another",
+				zap.String("node_group", g.ID))
+		}
+	}
 }
 
 // unknownState stands for a group that the cloud has not reported yet: it is

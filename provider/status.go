@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
@@ -41,6 +43,9 @@ func invalid(format string, args ...any) error {
 func precondition(format string, args ...any) error {
 	return &classified{errPrecondition, fmt.Sprintf(format, args...)}
 }
+
+// Refused makes the error of a caller who may not call.
+func Refused(why error) error { return &classified{ErrNotAllowed, why.Error()} }
 
 func unknownGroup(id string) error {
 	return &classified{errNotFound, fmt.Sprintf("node group %q is not in the node group file", shorten(id, maxIDInMessage))}
@@ -91,7 +96,7 @@ func toStatus(err error) error {
 	if err == nil {
 		return nil
 	}
-	return status.Error(code(err), shorten(err.Error(), maxStatusMessage))
+	return status.Error(code(err), shorten(oneLine(err.Error()), maxStatusMessage))
 }
 
 func code(err error) codes.Code {
@@ -105,6 +110,16 @@ func code(err error) codes.Code {
 		}
 	}
 	return codes.Internal
+}
+
+// oneLine keeps what a client sent from breaking the line that it is shown in.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }
 
 // shorten cuts a text at a character's border.

@@ -53,7 +53,24 @@ func (s *Server) begin(ctx context.Context, id string) (*write, error) {
 	record.writes++
 	record.writing = true
 	s.mu.Unlock()
-	return &write{s: s, id: id, record: record, view: view}, nil
+	w := &write{s: s, id: id, record: record, view: view}
+	if err := w.settle(ctx); err != nil {
+		w.end()
+		return nil, err
+	}
+	return w, nil
+}
+
+// settle asks the cloud about an earlier increase whose outcome is not known:
+// until it is, a repeat of it cannot be told from a new one.
+func (w *write) settle(ctx context.Context) error {
+	w.s.mu.Lock()
+	pending := w.record.doubt != nil
+	w.s.mu.Unlock()
+	if !pending {
+		return nil
+	}
+	return w.describe(ctx)
 }
 
 // end publishes what the write has learned and lets the next one in.
@@ -63,6 +80,9 @@ func (w *write) end() {
 	w.record.writes++
 	w.record.writing = false
 	if w.state != nil {
+		if w.record.doubt != nil { // what this write did is no sign of the earlier one
+			w.record.doubt.target = w.state.Target
+		}
 		s.publishLocked(s.current.Load().catalogue, map[string]cloud.Group{w.id: *w.state}, time.Time{})
 	}
 	s.mu.Unlock()

@@ -210,7 +210,7 @@ func (t *tlsSide) authorize() func(context.Context) error {
 	}
 	return func(ctx context.Context) error {
 		if err := t.server.Authorize(ctx); err != nil {
-			return fmt.Errorf("%w: %w", provider.ErrNotAllowed, err)
+			return provider.Refused(err)
 		}
 		return nil
 	}

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"gpu-node-provider/cloud"
 	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/dashboard"
@@ -147,7 +148,8 @@ func (p *process) run(ctx context.Context) error {
 	add(p.onceStarted(p.cloud.run))
 	add(p.onceStarted(p.server.Run))
 	add(p.onceStarted(p.watchFile))
-	g.Add(func() error { <-ctx.Done(); return errStopped }, func(error) {})
+	told, cancel := context.WithCancel(ctx) // ends too when a part fails
+	g.Add(func() error { <-told.Done(); return errStopped }, func(error) { cancel() })
 	if err := g.Run(); !errors.Is(err, errStopped) {
 		return err
 	}
@@ -198,25 +200,25 @@ func (p *process) addGRPC(ctx context.Context, g *oklog.Group) {
 	})
 }
 
-// startRetry is how the first snapshot is tried for: a cloud or API server that
-// is away at this moment is no reason to give up.
-var startRetry = wait.Backoff{Duration: time.Second, Factor: 1.6, Jitter: 0.2, Steps: 20, Cap: 30 * time.Second}
+// startRetry is how often the first snapshot is tried for. A cloud or an API
+// server that is away at this moment is no reason to give up: until it is back
+// the port stays closed and readiness says why.
+const startRetry = 2 * time.Second
 
 func (p *process) start(ctx context.Context) error {
 	if err := p.kube.waitForSync(ctx); err != nil {
 		return err
 	}
-	var last error
-	err := wait.ExponentialBackoffWithContext(ctx, startRetry, func(ctx context.Context) (bool, error) {
-		if last = p.server.Start(ctx); last != nil {
-			p.log.Warn("first snapshot failed, trying again", zap.Error(last))
+	return wait.PollUntilContextCancel(ctx, startRetry, true, func(ctx context.Context) (bool, error) {
+		err := p.server.Start(ctx)
+		if errors.Is(err, cloud.ErrInvalid) || errors.Is(err, cloud.ErrNotFound) {
+			return false, usageError{fmt.Errorf("no first snapshot: %w", err)} // no time will help
 		}
-		return last == nil, nil
+		if err != nil {
+			p.log.Warn("first snapshot failed, trying again", zap.Error(err))
+		}
+		return err == nil, nil
 	})
-	if err != nil {
-		return fmt.Errorf("no first snapshot: %w", errors.Join(last, err))
-	}
-	return nil
 }
 
 // announce tells people where everything is.
@@ -225,7 +227,7 @@ func (p *process) announce(grpc net.Addr) error {
 	p.log.Info("serving", append(where, zap.String("version", version))...)
 	p.log.Warn("the checkpoint gate is not part of this version: nodes are not held for training pods")
 	text := fmt.Sprintf("gpu-node-provider %s serves %d node groups\n", version, len(p.config.NodeGroups)) +
-		fmt.Sprintf("  gRPC   %s   address in Cluster Autoscaler's cloud-config\n", grpc) +
+		fmt.Sprintf("  gRPC   %s   for Cluster Autoscaler's cloud-config\n", reachable(p.config.Server.Address, grpc)) +
 		fmt.Sprintf("  HTTP   %s   /healthz /readyz /metrics\n", p.http.Addr())
 	if p.redis != nil {
 		text += fmt.Sprintf("  Redis  %s   embedded, for rehearsal\n", p.redis.address())
@@ -233,6 +235,17 @@ func (p *process) announce(grpc net.Addr) error {
 	text += fmt.Sprintf("Look at it with: gpu-node-provider status --address %s --watch\n", p.http.Addr())
 	_, err := io.WriteString(p.out, text)
 	return err
+}
+
+// reachable is the address as the file has it, with the port that it got:
+// a listener on every address reports [::], which nobody can dial.
+func reachable(configured string, got net.Addr) string {
+	host, _, err := net.SplitHostPort(configured)
+	_, port, err2 := net.SplitHostPort(got.String())
+	if err != nil || err2 != nil {
+		return got.String()
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // httpTimeout bounds a request's header, and a stop.

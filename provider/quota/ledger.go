@@ -124,7 +124,7 @@ func (l *Ledger) Room(group string) Limit {
 }
 
 // Reserve takes up to want nodes out of the budget and says how many it took;
-// limit tells what kept it from taking all. Surges are not held against the
+// limit tells what keeps it from taking more. Surges are not held against the
 // first announced nodes: the caller has already said that there is room for
 // those. What is reserved counts until Observe or Release.
 func (l *Ledger) Reserve(group string, want, announced int) (granted int, limit Limit) {
@@ -139,6 +139,7 @@ func (l *Ledger) Reserve(group string, want, announced int) (granted int, limit 
 	if granted > 0 {
 		g.resize(Size{g.size.Target + granted, g.size.Deleting, g.size.CloudMax})
 		g.ask(l.now(), granted)
+		limit = g.room(l.now(), announced-granted) // as it is with the grant
 	}
 	return granted, limit
 }

@@ -23,7 +23,8 @@ func main() {
 	rounds := flag.Int("rounds", 5, "rounds, of which the median counts")
 	length := flag.Duration("length", time.Second, "length of one run")
 	flag.Parse()
-	missed, err := 0, error(nil)
+	missed := 0
+	var err error
 	if *kind != "" {
 		err = serve(*kind)
 	} else {
