@@ -23,6 +23,7 @@ type statusOptions struct {
 	output   string
 	watch    bool
 	interval time.Duration
+	wait     time.Duration
 }
 
 // statusTimeout bounds one look: who looks at a hanging server wants to know that it hangs.
@@ -39,7 +40,8 @@ func statusCommand() *cobra.Command {
 	c.Flags().StringVar(&o.address, "address", "127.0.0.1:8087", "the provider's httpAddress")
 	c.Flags().StringVarP(&o.output, "output", "o", "table", "table or json")
 	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "print again whenever something has changed")
-	c.Flags().DurationVar(&o.interval, "interval", time.Second, "how often --watch looks")
+	c.Flags().DurationVar(&o.wait, "wait", 0, "how long to wait for a provider that does not answer yet")
+	c.Flags().DurationVar(&o.interval, "interval", time.Second, "how often --watch and --wait look")
 	return c
 }
 
@@ -52,28 +54,48 @@ func status(ctx context.Context, out io.Writer, o statusOptions) error {
 	}
 	last := ""
 	for {
-		report, err := fetch(ctx, o.address)
-		if err != nil {
+		key, text, err := look(ctx, o)
+		if err != nil && !o.watch {
 			return err
 		}
-		text, err := render(report, o.output)
-		if err != nil {
-			return err
+		if err != nil { // it may come back
+			key, text = err.Error(), err.Error()+"\n"
 		}
-		if key := changed(report); key != last {
+		if key != last {
 			last = key
 			if _, err := io.WriteString(out, text); err != nil {
 				return err
 			}
 		}
-		if !o.watch {
+		if !o.watch || !pause(ctx, o.interval) {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(o.interval):
+	}
+}
+
+// look fetches the report, and keeps trying for as long as it may wait.
+func look(ctx context.Context, o statusOptions) (key, text string, err error) {
+	until := time.Now().Add(o.wait)
+	for {
+		var report provider.Report
+		if report, err = fetch(ctx, o.address); err == nil {
+			text, err = render(report, o.output)
+			return changed(report), text, err
 		}
+		var usage usageError
+		if errors.As(err, &usage) || time.Now().After(until) || !pause(ctx, o.interval) {
+			return "", "", err
+		}
+	}
+}
+
+// pause says false when ctx ended it.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }
 

@@ -29,7 +29,7 @@ func TestBoundariesAreAllowed(t *testing.T) {
 		"no delays":                  simulated("launchDelay: 0s, bootDelay: 0s, devicePluginDelay: 0s, terminateDelay: 0s, api: {latency: 0s}"),
 		"shares":                     simulated("launchErrors: {rate: 1}, api: {errorRate: 1, lostAnswerRate: 0}"),
 		"no machines":                simulated("capacity: {t4: 0}"),
-		"longest id":                 {"id: t4", "id: " + strings.Repeat("a", 63)},
+		"longest id":                 {"id: t4", "id: " + strings.Repeat("a", 57)},
 		"no nodes":                   {"maxSize: 4", "maxSize: 0"},
 		"fixed size":                 group("minSize: 4"),
 		"largest group":              {"maxSize: 4", "maxSize: 7000"},

@@ -73,6 +73,8 @@ func (v validator) serverTLS(t *TLS) {
 	v.eachOnce("server.tls.allowedClients", t.AllowedClients, func(at, client string) {
 		if strings.TrimSpace(client) != client || client == "" {
 			v.add(at, "%s is no client's name; write its DNS name, URI or common name without spaces around it", show(client))
+		} else if strings.Contains(client, "*") {
+			v.add(at, "%s has a wildcard, and names are compared as they are; write every name out, or none to allow all clients of the CA", show(client))
 		}
 	})
 }

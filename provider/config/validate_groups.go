@@ -16,6 +16,10 @@ const (
 	maxGroupSize = 7_000
 )
 
+// maxSimulatedID leaves room for what a simulated node's name, a DNS label of
+// up to 63 characters, has behind its group's id.
+const maxSimulatedID = 57
+
 // maxHourlyPrice is far above any machine, and keeps sums of prices exact.
 const maxHourlyPrice = 10_000
 
@@ -82,6 +86,9 @@ func (g groupRules) unique(name, value string, seen map[string]int, i int) {
 
 func (g groupRules) identity() {
 	g.word(g.at("id"), g.ID, isDNSLabel(g.ID), "an id, which goes into labels and provider ids", dnsLabelHelp)
+	if g.c.Cloud.Simulated != nil && isDNSLabel(g.ID) && len(g.ID) > maxSimulatedID {
+		g.add(g.at("id"), "has %d characters; the simulated cloud names its nodes after it, so use at most %d", len(g.ID), maxSimulatedID)
+	}
 	if !isLabelValue(g.InstanceType) {
 		g.add(g.at("instanceType"), "%s cannot be the value of the instance type label; %s", show(g.InstanceType), labelValueHelp)
 	}

@@ -84,6 +84,15 @@ func clients(ctx context.Context, address string, n int) (all []proto.CloudProvi
 	return all, closeAll, nil
 }
 
+// deadline is Cluster Autoscaler's own, which it sends with every call.
+const deadline = 5 * time.Second
+
+func withDeadline(ctx context.Context, client proto.CloudProviderClient, c call, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	return c(ctx, client, n)
+}
+
 // run makes calls for a while, one after another on each client.
 func run(ctx context.Context, all []proto.CloudProviderClient, c call, length time.Duration) (sample, error) {
 	took := make([][]time.Duration, len(all))
@@ -94,7 +103,7 @@ func run(ctx context.Context, all []proto.CloudProviderClient, c call, length ti
 			for time.Since(started) < length {
 				n := rand.IntN(instances)
 				begin := time.Now()
-				if err := c(ctx, client, n); err != nil {
+				if err := withDeadline(ctx, client, c, n); err != nil {
 					return err
 				}
 				took[k] = append(took[k], time.Since(begin))
