@@ -27,8 +27,8 @@ test: ## Run all tests
 	go test -timeout 5m ./...
 
 .PHONY: race
-race: ## Run all tests under the race detector, long ones shortened
-	CGO_ENABLED=1 go test -race -short -timeout 10m ./...
+race: ## Run the tests of the service and the clouds under the race detector, long ones shortened
+	CGO_ENABLED=1 go test -race -short -timeout 10m ./provider/... ./cloud/...
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## Check code, formatting and go.mod
