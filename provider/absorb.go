@@ -67,7 +67,7 @@ func (s *Server) forgetAllLocked(why cause) {
 func (w *write) absorb(delta int) bool {
 	s := w.s
 	s.mu.Lock()
-	forgotten := w.record.forgotten
+	forgotten := min(w.record.forgotten, s.inFlight(w.view.Group, w.now()))
 	w.record.forgotten, w.record.unread = 0, false
 	s.mu.Unlock()
 	if forgotten == 0 {

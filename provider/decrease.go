@@ -80,6 +80,7 @@ func (w *write) cancel(ctx context.Context, placeholders []string) (int, error) 
 	}
 	state, cancelled, err := w.s.backend.Cancel(ctx, w.id, placeholders)
 	if isUnknown(err) {
+		w.lost()
 		return w.confirmCancelled(ctx, placeholders, err)
 	}
 	if err != nil {

@@ -233,6 +233,7 @@ func (w *write) terminate(ctx context.Context, nodes []GateNode) (int, error) {
 	case err == nil:
 		w.learned(state)
 	case isUnknown(err):
+		w.lost()
 		confirmed = w.confirmTerminated(ctx, ids)
 	case len(confirmed) > 0:
 		w.learned(state)

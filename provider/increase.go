@@ -71,6 +71,7 @@ func (w *write) buy(ctx context.Context, granted int) error {
 		w.learned(state)
 		return nil
 	case isUnknown(err):
+		w.lost()
 		return w.verify(ctx, before, granted, err)
 	default:
 		w.s.ledger.Release(w.id, granted)

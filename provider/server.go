@@ -93,6 +93,9 @@ type groupRecord struct {
 	announced int
 	// doubt is set while the outcome of an IncreaseSize is not known.
 	doubt *doubt
+	// unclear is true from a write of any kind whose outcome is not known until
+	// the cloud has been read: the snapshot may not be what is there.
+	unclear bool
 }
 
 // New makes a Server. Nothing is asked of the cloud before Start.

@@ -119,6 +119,8 @@ type scripted struct {
 	cloud.Backend
 	describe func(ctx context.Context, groups []cloud.Group) ([]cloud.Group, error)
 	increase func(ctx context.Context, g cloud.Group, err error) (cloud.Group, error)
+	// loseAnswers carries out a Cancel or Delete and says that it does not know.
+	loseAnswers bool
 }
 
 func (b *scripted) Describe(ctx context.Context, ids ...string) ([]cloud.Group, error) {
@@ -135,6 +137,22 @@ func (b *scripted) Increase(ctx context.Context, id string, delta int) (cloud.Gr
 		return g, err
 	}
 	return b.increase(ctx, g, err)
+}
+
+func (b *scripted) Cancel(ctx context.Context, id string, placeholders []string) (cloud.Group, []string, error) {
+	g, cancelled, err := b.Backend.Cancel(ctx, id, placeholders)
+	if b.loseAnswers {
+		return cloud.Group{}, nil, cloud.ErrUnknownOutcome
+	}
+	return g, cancelled, err
+}
+
+func (b *scripted) Delete(ctx context.Context, id string, instances []string) (cloud.Group, []string, error) {
+	g, confirmed, err := b.Backend.Delete(ctx, id, instances)
+	if b.loseAnswers {
+		return cloud.Group{}, nil, cloud.ErrUnknownOutcome
+	}
+	return g, confirmed, err
 }
 
 func TestSnapshotNeverFallsBehindAnAcknowledgedWrite(t *testing.T) {
@@ -209,6 +227,54 @@ func TestOutcomeThatComesToLightLateIsAbsorbed(t *testing.T) {
 	require.Equal(t, 2, targetOfT4(t, s))
 	require.NoError(t, increase(s, "t4", 2))
 	require.Equal(t, 2, targetOfT4(t, s), "absorbed")
+}
+
+func TestIncreaseAfterALostCancellationIsNotAbsorbedByWhatWasCancelled(t *testing.T) {
+	clock := newClock()
+	backend := &scripted{Backend: newTestCloud(t, clock.now)}
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.now})
+	require.NoError(t, increase(s, "t4", 1))
+	s.autoscalerIsNew()
+	placeholder := s.current.Load().groups["t4"].state.Instances[0].ID
+
+	backend.loseAnswers = true
+	backend.describe = func(context.Context, []cloud.Group) ([]cloud.Group, error) { return nil, cloud.ErrThrottled }
+	_, err := s.NodeGroupDeleteNodes(context.Background(), &proto.NodeGroupDeleteNodesRequest{
+		Id: "t4", Nodes: []*proto.ExternalGrpcNode{{ProviderID: placeholder, Name: placeholder}},
+	})
+	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+	require.Equal(t, codes.Unavailable, status.Code(increase(s, "t4", 1)), "nothing is decided on what may no longer be so")
+
+	backend.loseAnswers, backend.describe = false, nil
+	require.NoError(t, increase(s, "t4", 1))
+	groups, err := backend.Backend.Describe(context.Background(), "t4")
+	require.NoError(t, err)
+	require.Equal(t, 1, groups[0].Target, "OK means that a node is on its way")
+	require.Equal(t, 1, targetOfT4(t, s))
+}
+
+func TestDeletionAfterALostDeletionIsHeldToTheMinimum(t *testing.T) {
+	clock := newClock()
+	backend := &scripted{Backend: newTestCloud(t, clock.now)}
+	c := testConfig()
+	c.NodeGroups[0].MinSize = 1
+	s := start(t, Options{Catalogue: catalogue(c), Backend: backend, Now: clock.now})
+	require.NoError(t, increase(s, "t4", 2-targetOfT4(t, s)))
+	clock.advance(2 * bootDelay)
+	require.NoError(t, s.refresh(context.Background()))
+	remove := func(n int) error {
+		id := s.current.Load().groups["t4"].state.Instances[n].ID
+		_, err := s.NodeGroupDeleteNodes(context.Background(), &proto.NodeGroupDeleteNodesRequest{
+			Id: "t4", Nodes: []*proto.ExternalGrpcNode{{ProviderID: id, Name: "node"}},
+		})
+		return err
+	}
+	backend.loseAnswers = true
+	backend.describe = func(context.Context, []cloud.Group) ([]cloud.Group, error) { return nil, cloud.ErrThrottled }
+	require.Equal(t, codes.Unavailable, status.Code(remove(0)))
+
+	backend.loseAnswers, backend.describe = false, nil
+	require.Equal(t, codes.FailedPrecondition, status.Code(remove(1)), "the first is gone, the second is the minimum")
 }
 
 func TestRefreshFailsOnlyWhenTheSnapshotIsOld(t *testing.T) {

@@ -185,7 +185,7 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 	next.nodeGroups = &proto.NodeGroupsResponse{NodeGroups: make([]*proto.NodeGroup, 0, len(next.order))}
 	for _, g := range next.order {
 		before := old.groups[g.ID]
-		g.inFlight = s.inFlight(g)
+		g.inFlight = s.inFlight(g.Group, g.state)
 		record := s.recordLocked(g.ID)
 		record.forgotten = min(record.forgotten, g.inFlight)
 		record.unread = record.unread && record.forgotten > 0
@@ -205,9 +205,9 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 }
 
 // inFlight counts what Cluster Autoscaler would have to call upcoming.
-func (s *Server) inFlight(g *groupView) int {
+func (s *Server) inFlight(g *nodegroup.Group, state cloud.Group) int {
 	n := 0
-	for _, i := range g.state.Instances {
+	for _, i := range state.Instances {
 		switch {
 		case i.State == cloud.Deleting, i.Error != nil:
 		case i.State == cloud.Creating:

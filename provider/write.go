@@ -61,11 +61,12 @@ func (s *Server) begin(ctx context.Context, id string) (*write, error) {
 	return w, nil
 }
 
-// settle asks the cloud about an earlier increase whose outcome is not known:
-// until it is, a repeat of it cannot be told from a new one.
+// settle asks the cloud about an earlier write whose outcome is not known:
+// until it is, a repeat of an increase cannot be told from a new one, what is
+// in flight cannot absorb, and the minimum cannot be held.
 func (w *write) settle(ctx context.Context) error {
 	w.s.mu.Lock()
-	pending := w.record.doubt != nil
+	pending := w.record.unclear || w.record.doubt != nil
 	w.s.mu.Unlock()
 	if !pending {
 		return nil
@@ -92,6 +93,13 @@ func (w *write) end() {
 // learned takes over what the cloud said of the group.
 func (w *write) learned(state cloud.Group) { w.state = &state }
 
+// lost notes that the cloud may or may not have done what it was asked.
+func (w *write) lost() {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	w.record.unclear = true
+}
+
 // now is the group as it is known to this write.
 func (w *write) now() cloud.Group {
 	if w.state != nil {
@@ -116,9 +124,11 @@ func (w *write) describe(ctx context.Context) error {
 	return nil
 }
 
-// settleLocked clears a doubt: a target above what it was before means that
-// the IncreaseSize was carried out after all, and that its answer was not read.
+// settleLocked takes note that the cloud was read, and clears a doubt: a target
+// above what it was before means that the IncreaseSize was carried out after
+// all, and that its answer was not read.
 func (s *Server) settleLocked(record *groupRecord, state cloud.Group) {
+	record.unclear = false
 	d := record.doubt
 	if d == nil {
 		return
