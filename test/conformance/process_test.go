@@ -101,7 +101,16 @@ func (p *process) addresses(t *testing.T) (grpc, http string) {
 	return grpcLine.FindStringSubmatch(said)[1], httpLine.FindStringSubmatch(said)[1]
 }
 
-// logged returns the log entries with the message, oldest first.
+// told waits for the first log entry with the message and returns all that are
+// there. Log lines come through a pipe, later perhaps than the answer or the
+// metric that goes with them.
+func (p *process) told(t *testing.T, message string) []map[string]any {
+	t.Helper()
+	eventually(t, "the log says "+message, func() bool { return len(p.logged(t, message)) > 0 })
+	return p.logged(t, message)
+}
+
+// logged returns the log entries with the message so far, oldest first.
 func (p *process) logged(t *testing.T, message string) []map[string]any {
 	t.Helper()
 	var found []map[string]any

@@ -186,7 +186,7 @@ func rule08Told(t *testing.T) {
 	s.increase(t, s.id, 1)
 	assert.Equal(t, 1.0, s.metric(t, counter))
 	assert.Zero(t, s.metric(t, `gpu_node_provider_node_group_forgotten_capacity{node_group="t4"}`))
-	told := s.logged(t, "increase absorbed by capacity in flight")
+	told := s.told(t, "increase absorbed by capacity in flight")
 	require.Len(t, told, 1)
 	assert.Equal(t, []any{"t4", 1.0, 2.0}, []any{told[0]["node_group"], told[0]["delta"], told[0]["forgotten"]})
 }
