@@ -2,7 +2,6 @@ package provider
 
 import (
 	"context"
-	"sync"
 	"testing"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/simulated"
@@ -51,24 +51,8 @@ func catalogue(c *config.Config) *nodegroup.Catalogue {
 	return nodegroup.New(c, (&simulated.Cloud{}).TemplateID)
 }
 
-// clock is a time that stands still until it is moved.
-type clock struct {
-	mu sync.Mutex
-	at time.Time
-}
-
-func newClock() *clock { return &clock{at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
-
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.at
-}
-
-func (c *clock) advance(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at = c.at.Add(d)
+func newClock() *clocktesting.FakeClock {
+	return clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 }
 
 const bootDelay = time.Minute
@@ -80,7 +64,7 @@ func newTestCloud(t testing.TB, now func() time.Time) *simulated.Cloud {
 }
 
 func newTestServer(t testing.TB, c *config.Config) *Server {
-	now := newClock().now
+	now := newClock().Now
 	return start(t, Options{Catalogue: catalogue(c), Backend: newTestCloud(t, now), Now: now})
 }
 
@@ -157,8 +141,8 @@ func (b *scripted) Delete(ctx context.Context, id string, instances []string) (c
 
 func TestSnapshotNeverFallsBehindAnAcknowledgedWrite(t *testing.T) {
 	clock := newClock()
-	backend := &scripted{Backend: newTestCloud(t, clock.now)}
-	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.now})
+	backend := &scripted{Backend: newTestCloud(t, clock.Now)}
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.Now})
 
 	read, carryOn := make(chan struct{}), make(chan struct{})
 	backend.describe = func(_ context.Context, groups []cloud.Group) ([]cloud.Group, error) {
@@ -177,8 +161,8 @@ func TestSnapshotNeverFallsBehindAnAcknowledgedWrite(t *testing.T) {
 
 func TestUnknownOutcomeIsSettledByTheCloud(t *testing.T) {
 	clock := newClock()
-	backend := &scripted{Backend: newTestCloud(t, clock.now)}
-	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.now})
+	backend := &scripted{Backend: newTestCloud(t, clock.Now)}
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.Now})
 	backend.increase = func(context.Context, cloud.Group, error) (cloud.Group, error) {
 		return cloud.Group{}, cloud.ErrUnknownOutcome
 	}
@@ -188,8 +172,8 @@ func TestUnknownOutcomeIsSettledByTheCloud(t *testing.T) {
 
 func TestAnswerThatNobodyReadIsAbsorbedLater(t *testing.T) {
 	clock := newClock()
-	backend := &scripted{Backend: newTestCloud(t, clock.now)}
-	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.now})
+	backend := &scripted{Backend: newTestCloud(t, clock.Now)}
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.Now})
 
 	ctx, cancel := context.WithCancel(context.Background())
 	backend.increase = func(_ context.Context, g cloud.Group, err error) (cloud.Group, error) {
@@ -209,8 +193,8 @@ func TestAnswerThatNobodyReadIsAbsorbedLater(t *testing.T) {
 
 func TestOutcomeThatComesToLightLateIsAbsorbed(t *testing.T) {
 	clock := newClock()
-	backend := &scripted{Backend: newTestCloud(t, clock.now)}
-	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.now})
+	backend := &scripted{Backend: newTestCloud(t, clock.Now)}
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.Now})
 
 	ctx, cancel := context.WithCancel(context.Background())
 	backend.increase = func(ctx context.Context, _ cloud.Group, _ error) (cloud.Group, error) {
@@ -231,8 +215,8 @@ func TestOutcomeThatComesToLightLateIsAbsorbed(t *testing.T) {
 
 func TestIncreaseAfterALostCancellationIsNotAbsorbedByWhatWasCancelled(t *testing.T) {
 	clock := newClock()
-	backend := &scripted{Backend: newTestCloud(t, clock.now)}
-	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.now})
+	backend := &scripted{Backend: newTestCloud(t, clock.Now)}
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.Now})
 	require.NoError(t, increase(s, "t4", 1))
 	s.autoscalerIsNew()
 	placeholder := s.current.Load().groups["t4"].state.Instances[0].ID
@@ -255,12 +239,12 @@ func TestIncreaseAfterALostCancellationIsNotAbsorbedByWhatWasCancelled(t *testin
 
 func TestDeletionAfterALostDeletionIsHeldToTheMinimum(t *testing.T) {
 	clock := newClock()
-	backend := &scripted{Backend: newTestCloud(t, clock.now)}
+	backend := &scripted{Backend: newTestCloud(t, clock.Now)}
 	c := testConfig()
 	c.NodeGroups[0].MinSize = 1
-	s := start(t, Options{Catalogue: catalogue(c), Backend: backend, Now: clock.now})
+	s := start(t, Options{Catalogue: catalogue(c), Backend: backend, Now: clock.Now})
 	require.NoError(t, increase(s, "t4", 2-targetOfT4(t, s)))
-	clock.advance(2 * bootDelay)
+	clock.Step(2 * bootDelay)
 	require.NoError(t, s.refresh(context.Background()))
 	remove := func(n int) error {
 		id := s.current.Load().groups["t4"].state.Instances[n].ID
@@ -279,14 +263,14 @@ func TestDeletionAfterALostDeletionIsHeldToTheMinimum(t *testing.T) {
 
 func TestRefreshFailsOnlyWhenTheSnapshotIsOld(t *testing.T) {
 	clock := newClock()
-	backend := &scripted{Backend: newTestCloud(t, clock.now)}
-	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.now})
+	backend := &scripted{Backend: newTestCloud(t, clock.Now)}
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.Now})
 	backend.describe = func(context.Context, []cloud.Group) ([]cloud.Group, error) { return nil, cloud.ErrThrottled }
 
-	clock.advance(maxSnapshotAge)
+	clock.Step(maxSnapshotAge)
 	_, err := s.Refresh(context.Background(), &proto.RefreshRequest{})
 	require.NoError(t, err, "the snapshot still does")
-	clock.advance(time.Second)
+	clock.Step(time.Second)
 	_, err = s.Refresh(context.Background(), &proto.RefreshRequest{})
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.ErrorContains(t, err, "the cloud was last read 1m1s ago")
@@ -297,8 +281,8 @@ func TestRefreshFailsOnlyWhenTheSnapshotIsOld(t *testing.T) {
 
 func TestWritesOfOneGroupWaitAndOthersDoNot(t *testing.T) {
 	clock := newClock()
-	backend := &scripted{Backend: newTestCloud(t, clock.now)}
-	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.now})
+	backend := &scripted{Backend: newTestCloud(t, clock.Now)}
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.Now})
 
 	inside, carryOn := make(chan string, 2), make(chan struct{})
 	backend.increase = func(_ context.Context, g cloud.Group, err error) (cloud.Group, error) {
@@ -328,7 +312,7 @@ func TestGateKeepsNodes(t *testing.T) {
 	var refuse func(GateNode) bool
 	var fails error
 	s := start(t, Options{
-		Catalogue: catalogue(testConfig()), Backend: newTestCloud(t, clock.now), Now: clock.now,
+		Catalogue: catalogue(testConfig()), Backend: newTestCloud(t, clock.Now), Now: clock.Now,
 		Gate: func(_ context.Context, _ string, nodes []GateNode) (refusals []Refusal, err error) {
 			for _, n := range nodes {
 				if refuse != nil && refuse(n) {
@@ -339,7 +323,7 @@ func TestGateKeepsNodes(t *testing.T) {
 		},
 	})
 	require.NoError(t, increase(s, "t4", 4))
-	clock.advance(2 * bootDelay)
+	clock.Step(2 * bootDelay)
 	require.NoError(t, s.refresh(context.Background()))
 	var ids []string
 	for _, i := range s.current.Load().groups["t4"].state.Instances {

@@ -8,42 +8,25 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/cloudtest"
 	"gpu-node-provider/cloud/simulated"
 )
 
-// handClock stands still until it is moved.
-type handClock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *handClock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *handClock) advance(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
-}
-
 // ticking moves on by a second at each look, so that machines arrive while
 // calls are made.
-type ticking struct{ handClock }
+type ticking struct{ *clocktesting.FakeClock }
 
 func (c *ticking) Now() time.Time {
-	c.advance(time.Second)
-	return c.handClock.Now()
+	c.Step(time.Second)
+	return c.FakeClock.Now()
 }
 
 type testClock interface {
 	Now() time.Time
-	advance(d time.Duration)
+	Step(d time.Duration)
 }
 
 var conformanceSpecs = []cloud.Spec{{ID: "t4"}, {ID: "a100"}, {ID: "placeholder"}}
@@ -67,14 +50,14 @@ func harness(t *testing.T, clock testClock, options simulated.Options) cloudtest
 	return cloudtest.Harness{
 		Backend: current,
 		Specs:   conformanceSpecs,
-		Settle:  func(testing.TB) { clock.advance(time.Hour) },
+		Settle:  func(testing.TB) { clock.Step(time.Hour) },
 		Starve:  func(_ testing.TB, group string) { current.SetCapacity(group, 0) },
 		Reopen:  func(t testing.TB) cloud.Backend { return reopen(t) },
 	}
 }
 
-func newHandClock() *handClock {
-	return &handClock{now: time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)}
+func newHandClock() *clocktesting.FakeClock {
+	return clocktesting.NewFakeClock(time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC))
 }
 
 func TestConformanceInMemory(t *testing.T) {
@@ -85,7 +68,7 @@ func TestConformanceInMemory(t *testing.T) {
 
 func TestConformanceWhileTimePasses(t *testing.T) {
 	cloudtest.Run(t, func(t *testing.T) cloudtest.Harness {
-		return harness(t, &ticking{*newHandClock()}, simulated.Options{Memory: &simulated.Memory{}})
+		return harness(t, &ticking{newHandClock()}, simulated.Options{Memory: &simulated.Memory{}})
 	})
 }
 

@@ -21,16 +21,16 @@ func TestUnitBecomesWhatItsTimesSay(t *testing.T) {
 	placeholder := get(t, c, "t4").Instances[0]
 	require.Equal(t, cloud.Instance{ID: placeholder.ID, State: cloud.Creating, Placeholder: true, Since: asked}, placeholder)
 
-	clock.advance(launch - 1)
+	clock.Step(launch - 1)
 	require.Equal(t, placeholder, get(t, c, "t4").Instances[0])
-	clock.advance(1)
+	clock.Step(1)
 	machine := get(t, c, "t4").Instances[0]
 	require.NotEqual(t, placeholder.ID, machine.ID)
 	require.Equal(t, cloud.Instance{ID: machine.ID, State: cloud.Creating, Since: asked.Add(launch)}, machine)
 
-	clock.advance(boot - 1)
+	clock.Step(boot - 1)
 	require.Equal(t, cloud.Creating, get(t, c, "t4").Instances[0].State)
-	clock.advance(1)
+	clock.Step(1)
 	machine.State = cloud.Running
 	require.Equal(t, machine, get(t, c, "t4").Instances[0])
 
@@ -39,9 +39,9 @@ func TestUnitBecomesWhatItsTimesSay(t *testing.T) {
 	require.Equal(t, []string{machine.ID}, confirmed)
 	require.Zero(t, g.Target)
 	machine.State = cloud.Deleting
-	clock.advance(terminate - 1)
+	clock.Step(terminate - 1)
 	require.Equal(t, []cloud.Instance{machine}, get(t, c, "t4").Instances)
-	clock.advance(1)
+	clock.Step(1)
 	require.Empty(t, get(t, c, "t4").Instances)
 }
 
@@ -50,12 +50,12 @@ func TestDeletingAgainPostponesNothing(t *testing.T) {
 	clock := newClock()
 	c := open(t, slowly(clock.Now), "t4")
 	grow(t, c, "t4", 1)
-	clock.advance(launch + boot)
+	clock.Step(launch + boot)
 	ids := idsOf(get(t, c, "t4"))
 	for range 3 {
 		_, _, err := c.Delete(t.Context(), "t4", ids)
 		require.NoError(t, err)
-		clock.advance(terminate / 3)
+		clock.Step(terminate / 3)
 	}
 	require.Empty(t, get(t, c, "t4").Instances)
 }
@@ -78,10 +78,10 @@ func TestCapacity(t *testing.T) {
 	grow(t, c, "t4", 3)
 	grow(t, c, "free", 5)
 	require.Equal(t, map[string]int{"placeholder": 3}, states(get(t, c, "t4")), "it is not known before the launch")
-	clock.advance(launch)
+	clock.Step(launch)
 	require.Equal(t, map[string]int{"creating": 2, "failed": 1}, states(get(t, c, "t4")))
 	require.Equal(t, map[string]int{"creating": 5}, states(get(t, c, "free")))
-	clock.advance(boot)
+	clock.Step(boot)
 	g := get(t, c, "t4")
 	require.Equal(t, 3, g.Target)
 	require.Equal(t, map[string]int{"running": 2, "failed": 1}, states(g))
@@ -92,16 +92,16 @@ func TestCapacity(t *testing.T) {
 	_, _, err := c.Delete(t.Context(), "t4", []string{g.Instances[0].ID})
 	require.NoError(t, err)
 	grow(t, c, "t4", 1)
-	clock.advance(launch)
+	clock.Step(launch)
 	require.Equal(t, map[string]int{"running": 1, "deleting": 1, "failed": 2}, states(get(t, c, "t4")), "a departing machine takes up its place")
-	clock.advance(terminate)
+	clock.Step(terminate)
 	grow(t, c, "t4", 1)
-	clock.advance(launch)
+	clock.Step(launch)
 	require.Equal(t, map[string]int{"running": 1, "creating": 1, "failed": 2}, states(get(t, c, "t4")), "an error is for good")
 
 	c.SetCapacity("t4", -1)
 	grow(t, c, "t4", 3)
-	clock.advance(launch + boot)
+	clock.Step(launch + boot)
 	require.Equal(t, map[string]int{"running": 5, "failed": 2}, states(get(t, c, "t4")))
 }
 
@@ -111,7 +111,7 @@ func TestLaunchErrors(t *testing.T) {
 	options.LaunchErrorRate, options.LaunchErrorCode = 0.25, cloud.LaunchTemplateError
 	c := open(t, options, "t4")
 	grow(t, c, "t4", 1000)
-	clock.advance(launch)
+	clock.Step(launch)
 	counts := states(get(t, c, "t4"))
 	require.InDelta(t, 250, counts["failed"], 60)
 	require.Equal(t, 1000, counts["failed"]+counts["creating"])
@@ -140,7 +140,7 @@ func TestSameSeedSameCloud(t *testing.T) {
 		options.LaunchErrorRate = 0.5
 		c := open(t, options, "t4")
 		grow(t, c, "t4", 20)
-		clock.advance(launch)
+		clock.Step(launch)
 		return get(t, c, "t4")
 	}
 	require.Empty(t, cmp.Diff(run(), run()))
@@ -153,9 +153,9 @@ func TestClockSetBack(t *testing.T) {
 	options := slowly(clock.Now)
 	c := open(t, options, "t4")
 	waiting := idsOf(grow(t, c, "t4", 1))
-	clock.advance(launch + boot)
+	clock.Step(launch + boot)
 	before := get(t, c, "t4")
-	clock.advance(-24 * time.Hour)
+	clock.Step(-24 * time.Hour)
 	require.Equal(t, before, get(t, c, "t4"))
 	_, given, err := c.Cancel(t.Context(), "t4", waiting)
 	require.NoError(t, err)
@@ -164,7 +164,7 @@ func TestClockSetBack(t *testing.T) {
 
 	c = open(t, options, "t4")
 	require.Equal(t, map[string]int{"running": 1, "placeholder": 1}, states(get(t, c, "t4")), "also after a restart")
-	clock.advance(24*time.Hour + launch)
+	clock.Step(24*time.Hour + launch)
 	require.Equal(t, map[string]int{"running": 1, "creating": 1}, states(get(t, c, "t4")), "time goes on when the clock has caught up")
 }
 
@@ -174,7 +174,7 @@ func TestInterrupt(t *testing.T) {
 	options.Capacity = map[string]int{"t4": 2}
 	c := open(t, options, "t4")
 	grow(t, c, "t4", 2)
-	clock.advance(launch + boot)
+	clock.Step(launch + boot)
 	g := get(t, c, "t4")
 	lost := g.Instances[0].ID
 
@@ -188,7 +188,7 @@ func TestInterrupt(t *testing.T) {
 	require.Equal(t, []string{lost}, confirmed)
 	require.Equal(t, 2, get(t, c, "t4").Target, "deleting what the cloud took away lowers nothing")
 
-	clock.advance(launch + boot)
+	clock.Step(launch + boot)
 	g = get(t, c, "t4")
 	require.Equal(t, map[string]int{"running": 2}, states(g), "the new one has the place of the old one")
 	require.NotContains(t, idsOf(g), lost)
@@ -204,11 +204,11 @@ func TestGoneMachinesAreForgotten(t *testing.T) {
 	clock := newClock()
 	c := open(t, slowly(clock.Now), "t4")
 	grow(t, c, "t4", 3)
-	clock.advance(launch)
+	clock.Step(launch)
 	gone := idsOf(get(t, c, "t4"))
 	_, _, err := c.Delete(t.Context(), "t4", gone)
 	require.NoError(t, err)
-	clock.advance(terminate + keepGone)
+	clock.Step(terminate + keepGone)
 	grow(t, c, "t4", 1)
 	require.Len(t, c.current.Groups["t4"], 1)
 	found, err := c.Lookup(t.Context(), "t4", gone)

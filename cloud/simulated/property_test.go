@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 
 	"gpu-node-provider/cloud"
@@ -16,7 +17,7 @@ import (
 // machineModel plays random calls, passing time, lost answers and restarts
 // against one cloud, and keeps account of what must be there.
 type machineModel struct {
-	clock   *clock
+	clock   *clocktesting.FakeClock
 	options Options
 	c       *Cloud
 	groups  []string
@@ -156,7 +157,7 @@ func TestRandomCalls(t *testing.T) {
 			"interrupt": m.interrupt,
 			"restart":   m.restart,
 			"wait": func(t *rapid.T) {
-				clock.advance(rapid.SampledFrom([]time.Duration{time.Second, launch, terminate, boot, 2 * time.Hour}).Draw(t, "how long"))
+				clock.Step(rapid.SampledFrom([]time.Duration{time.Second, launch, terminate, boot, 2 * time.Hour}).Draw(t, "how long"))
 			},
 		})
 		for group, n := range m.targets {

@@ -21,7 +21,7 @@ func TestStateFileSurvivesARestart(t *testing.T) {
 	options.Capacity = map[string]int{"t4": 3}
 	c := open(t, options, "t4", "a100")
 	grow(t, c, "t4", 4)
-	clock.advance(launch + boot)
+	clock.Step(launch + boot)
 	require.NoError(t, c.Interrupt(t.Context(), get(t, c, "t4").Instances[0].ID))
 	grow(t, c, "a100", 1)
 	before := []cloud.Group{get(t, c, "t4"), get(t, c, "a100")}
