@@ -6,6 +6,9 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 TOOLS   := .cache/bin
 BUF     := $(TOOLS)/buf generate --config .ci/buf.yaml --template .ci/buf.gen.yaml
 FUZZTIME ?= 10s
+TESTBED := .cache/controlplane
+TRAINER := .cache/trainer
+E2E_PARALLEL ?= 4
 
 # One setting for builds and tests, so that neither compiles everything again.
 export CGO_ENABLED = 0
@@ -25,6 +28,32 @@ run: build ## Serve on the simulated cloud, to rehearse
 .PHONY: test
 test: ## Run all tests
 	go test -timeout 5m ./...
+
+.PHONY: e2e
+e2e: testbed ## Play the stories of the whole system on a real control plane (CLUSTER_AUTOSCALER=FILE: on a real autoscaler)
+	go test -tags e2e -count 1 -timeout 30m -parallel $(E2E_PARALLEL) ./test/e2e
+
+.PHONY: demo
+demo: testbed ## Tell the acceptance round on the terminal, on a real control plane
+	@go run ./test/demo
+
+.PHONY: controlplane
+controlplane: ## Build the real control plane for e2e and demo: 12 minutes the first time, then seconds
+	@test/controlplane/build $(TESTBED)
+
+.PHONY: trainer-test
+trainer-test: $(TRAINER)/bin/python ## Test the example trainer: real processes, real Redis
+	$(TRAINER)/bin/python deploy/train-worker/test_worker.py
+
+.PHONY: testbed
+testbed: build controlplane $(TRAINER)/bin/python
+	@go build -o $(TOOLS)/autoscaler ./test/autoscaler
+
+# The trainer's Python, with what it imports.
+$(TRAINER)/bin/python: deploy/train-worker/requirements.txt
+	python3 -m venv $(TRAINER)
+	$(TRAINER)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 .PHONY: race
 race: ## Run the tests of the service and the clouds under the race detector, long ones shortened

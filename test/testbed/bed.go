@@ -1,0 +1,130 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+	corev1 "k8s.io/api/core/v1"
+
+	"gpu-node-provider/test/controlplane"
+	"gpu-node-provider/test/nodeagent"
+	"gpu-node-provider/test/process"
+)
+
+// Options say what a bed is made of.
+type Options struct {
+	// Dir takes everything that is written. It must exist.
+	Dir string
+	// Config is the node group file.
+	Config Config
+	// AutoscalerFlags are those of Cluster Autoscaler besides what every bed has.
+	AutoscalerFlags []string
+	// Without KEDA the replicas are the test's own affair.
+	WithoutKEDA bool
+}
+
+// Bed is the system, running.
+type Bed struct {
+	Options
+	Cluster *controlplane.Cluster
+	Redis   *redis.Client
+	Watch   *Observer
+
+	binaries     binaries
+	redisAddress string
+	grpc, http   string // the provider's addresses
+	metrics      string // Cluster Autoscaler's
+	agent        *nodeagent.Agent
+	provider     *process.Process
+	autoscaler   *process.Process
+	others       []*process.Process
+	stop         context.CancelFunc
+	wait         sync.WaitGroup
+}
+
+// Start starts everything, and Cluster Autoscaler last: it does not bear a
+// provider that is not there. Stop must be called, also after an error.
+func Start(ctx context.Context, o Options) (*Bed, error) {
+	b := &Bed{Options: o}
+	var err error
+	if b.binaries, err = findBinaries(); err != nil {
+		return b, err
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	b.stop = stop
+	for _, step := range []func(context.Context) error{b.startRedis, b.startCluster, b.permissions} {
+		if err := step(ctx); err != nil {
+			return b, err
+		}
+	}
+	b.startWatching(running)
+	return b, errors.Join(b.StartProvider(ctx), b.StartAutoscaler(ctx))
+}
+
+// Stop ends everything.
+func (b *Bed) Stop() {
+	if b.stop != nil {
+		b.stop()
+	}
+	b.wait.Wait()
+	for _, p := range append([]*process.Process{b.autoscaler, b.provider}, b.others...) {
+		if p != nil {
+			p.Stop(stopTimeout)
+		}
+	}
+	if b.Redis != nil {
+		_ = b.Redis.Close() // the server is gone already
+	}
+	if b.Cluster != nil {
+		b.Cluster.Stop()
+	}
+}
+
+// Logs is the folder of all logs.
+func (b *Bed) Logs() string { return filepath.Join(b.Dir, "logs") }
+
+func (b *Bed) startCluster(ctx context.Context) (err error) {
+	b.Cluster, err = controlplane.Start(ctx, controlplane.Options{Binaries: b.binaries.controlPlane, Dir: b.Dir, KEDA: !b.WithoutKEDA})
+	return err
+}
+
+func (b *Bed) startRedis(ctx context.Context) error {
+	if err := os.MkdirAll(b.Logs(), 0o700); err != nil {
+		return err
+	}
+	ports, err := process.FreePorts(1)
+	if err != nil {
+		return err
+	}
+	p, err := process.Start(process.Spec{
+		Name: "redis", Path: b.binaries.redis, LogDir: b.Logs(), WorkDir: b.Dir,
+		Args: []string{"--port", fmt.Sprint(ports[0]), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"},
+	})
+	if err != nil {
+		return err
+	}
+	b.others = append(b.others, p)
+	b.redisAddress = fmt.Sprintf("127.0.0.1:%d", ports[0])
+	b.Redis = redis.NewClient(&redis.Options{Addr: b.redisAddress})
+	return p.Ready(ctx, startTimeout, func(ctx context.Context) error { return b.Redis.Ping(ctx).Err() })
+}
+
+func (b *Bed) startWatching(ctx context.Context) {
+	b.agent = &nodeagent.Agent{
+		Client: b.Cluster.Client, Logs: filepath.Join(b.Logs(), "pods"),
+		Skip: func(n *corev1.Node) bool { _, kwok := n.Labels[controlplane.ManagedByKwok]; return kwok },
+	}
+	b.Watch = newObserver(b)
+	for _, run := range []func(context.Context) error{b.agent.Run, b.Watch.run} {
+		b.wait.Go(func() {
+			if err := run(ctx); err != nil {
+				fmt.Fprintln(os.Stderr, "testbed:", err)
+			}
+		})
+	}
+}
