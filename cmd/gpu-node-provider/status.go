@@ -52,22 +52,36 @@ func status(ctx context.Context, out io.Writer, o statusOptions) error {
 	if o.interval <= 0 {
 		return usageError{fmt.Errorf("--interval %s: it must be more than 0", o.interval)}
 	}
+	if o.watch {
+		return watch(ctx, out, o)
+	}
+	_, text, err := look(ctx, o)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(out, text)
+	return err
+}
+
+func watch(ctx context.Context, out io.Writer, o statusOptions) error {
 	last := ""
 	for {
 		key, text, err := look(ctx, o)
-		if err != nil && !o.watch {
+		var usage usageError
+		if errors.As(err, &usage) {
 			return err
 		}
 		if err != nil { // it may come back
 			key, text = err.Error(), err.Error()+"\n"
 		}
-		if key != last {
+		// A look that was cut off by a stop says nothing about the provider.
+		if key != last && ctx.Err() == nil {
 			last = key
 			if _, err := io.WriteString(out, text); err != nil {
 				return err
 			}
 		}
-		if !o.watch || !pause(ctx, o.interval) {
+		if !pause(ctx, o.interval) {
 			return nil
 		}
 	}
@@ -83,7 +97,8 @@ func look(ctx context.Context, o statusOptions) (key, text string, err error) {
 			return changed(report), text, err
 		}
 		var usage usageError
-		if errors.As(err, &usage) || time.Now().After(until) || !pause(ctx, o.interval) {
+		left := time.Until(until)
+		if errors.As(err, &usage) || left <= 0 || !pause(ctx, min(o.interval, left)) {
 			return "", "", err
 		}
 	}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+// TestMain holds every command to leaving nothing running behind it.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds every wait for what has to come. It is long because it only
+// matters when something is broken.
+const patience = 20 * time.Second
+
+// program is a command that runs.
+type program struct {
+	stdout, stderr output
+	stop           func() // as a signal does
+	code           chan int
+}
+
+// start runs a command until it ends, or the test does.
+func start(t *testing.T, args ...string) *program {
+	t.Helper()
+	p := &program{}
+	p.run(t, &p.stdout, args...)
+	return p
+}
+
+func (p *program) run(t *testing.T, stdout io.Writer, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	p.stop, p.code = cancel, make(chan int, 1)
+	go func() { p.code <- run(ctx, args, stdout, &p.stderr) }()
+	t.Cleanup(func() {
+		cancel()
+		p.wait(t)
+	})
+}
+
+// wait waits for the end and returns the exit code.
+func (p *program) wait(t *testing.T) int {
+	t.Helper()
+	select {
+	case code := <-p.code:
+		p.code <- code // for who asks next
+		return code
+	case <-time.After(patience):
+		require.FailNow(t, "the command does not end", "stdout:\n%s\nstderr:\n%s", p.stdout.String(), p.stderr.String())
+		return -1
+	}
+}
+
+func (p *program) running() bool { return len(p.code) == 0 }
+
+// output collects what a command writes.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// eventually polls until it holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	require.Eventually(t, holds, patience, 5*time.Millisecond, what)
+}
+
+// file is a node group file; its fields are YAML in flow style.
+type file struct {
+	server, simulated, redis string
+	rest                     string // more sections
+}
+
+// write puts the file in a folder of its own.
+func (f file) write(t *testing.T) string {
+	t.Helper()
+	if f.server == "" {
+		f.server = ports("127.0.0.1:0", "127.0.0.1:0")
+	}
+	if f.redis == "" {
+		f.redis = "127.0.0.1:0"
+	}
+	path := filepath.Join(t.TempDir(), "node-groups.yaml")
+	text := fmt.Sprintf(`apiVersion: gpu-node-provider.io/v1
+kind: ProviderConfig
+server: {%s}
+cloud: {simulated: {launchDelay: 0s, bootDelay: 0s, devicePluginDelay: 0s, %s}}
+redis: {embedded: {address: %q}}
+%s
+nodeGroups:
+- {id: t4, maxSize: 4, labels: {accelerator: nvidia-tesla-t4}, capacity: {cpu: 4, memory: 16Gi, nvidia.com/gpu: 1}}
+- {id: cpu, maxSize: 2, capacity: {cpu: 4, memory: 16Gi}}
+`, f.server, f.simulated, f.redis, f.rest)
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func ports(grpc, http string) string { return fmt.Sprintf("address: %q, httpAddress: %q", grpc, http) }
+
+// freePort is an address that nobody listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l := listen(t, "127.0.0.1:0")
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+func listen(t *testing.T, address string) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+var (
+	grpcLine = regexp.MustCompile(`(?m)^\s+gRPC\s+(\S+)`)
+	httpLine = regexp.MustCompile(`(?m)^\s+HTTP\s+(\S+)`)
+)
+
+// serving starts a provider and waits until it has said where it serves.
+func serving(t *testing.T, f file) (p *program, grpc, http string) {
+	t.Helper()
+	p = start(t, "serve", "--config", f.write(t))
+	eventually(t, "it serves", func() bool { return strings.Contains(p.stdout.String(), "Look at it with") || !p.running() })
+	require.True(t, p.running(), "%s", p.stderr.String())
+	said := p.stdout.String()
+	return p, grpcLine.FindStringSubmatch(said)[1], httpLine.FindStringSubmatch(said)[1]
+}

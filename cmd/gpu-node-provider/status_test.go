@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"gpu-node-provider/provider"
+	"gpu-node-provider/provider/dashboard"
+)
+
+// watched is a provider's HTTP side, which says what the test makes it say.
+type watched struct {
+	address string
+
+	mu      sync.Mutex
+	report  provider.Report
+	mute    int // so many looks are cut off before they are answered
+	blind   int // and after these, so many come before the cloud has been read
+	looks   int
+	request chan struct{} // gets one for each look, if there is room
+}
+
+func newWatched(t *testing.T, edits ...func(*watched)) *watched {
+	t.Helper()
+	w := &watched{request: make(chan struct{}, 1), report: provider.Report{
+		GPULabel: "accelerator",
+		NodeGroups: []provider.GroupReport{{
+			ID: "t4", MinSize: 1, MaxSize: 9, EffectiveMax: 8, Target: 2, Running: 3, Creating: 4, Placeholders: 5, Failed: 6, Deleting: 7, Limit: "quota gpus",
+			Instances: []provider.InstanceReport{{ID: "simulated:///t4/p-1", State: "creating", Placeholder: true, Error: "Other: no such image"}},
+		}},
+		Quotas: []provider.QuotaReport{{Name: "gpus", Resource: "nvidia.com/gpu", Used: 2.5, Limit: 16, Source: "the file"}},
+	}}
+	for _, edit := range edits {
+		edit(w)
+	}
+	page := dashboard.Handler(dashboard.Options{Report: w.now, Ready: func() error { return nil }, Gatherer: prometheus.NewRegistry()})
+	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if w.cut() {
+			panic(http.ErrAbortHandler)
+		}
+		page.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(s.Close)
+	w.address = s.Listener.Addr().String()
+	return w
+}
+
+func (w *watched) cut() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.looks++
+	w.mute--
+	return w.mute >= 0
+}
+
+func (w *watched) now() (provider.Report, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.blind--
+	w.report.Time, w.report.Snapshot = w.report.Time.Add(time.Second), w.report.Snapshot.Add(time.Second)
+	return w.report, w.blind < 0
+}
+
+// seen waits until it has been looked at n times more.
+func (w *watched) seen(t *testing.T, n int) {
+	t.Helper()
+	before := w.count()
+	eventually(t, "status looks", func() bool { return w.count() >= before+n })
+}
+
+func (w *watched) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.looks
+}
+
+func (w *watched) change(edit func(*watched)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	edit(w)
+}
+
+func (w *watched) status(t *testing.T, args ...string) *program {
+	t.Helper()
+	return start(t, append([]string{"status", "--address", w.address, "--interval", "5ms"}, args...)...)
+}
+
+func TestStatusTable(t *testing.T) {
+	w := newWatched(t, func(w *watched) { w.report.ReloadError = "maxSize: 4 is below minSize" })
+	p := w.status(t)
+	require.Zero(t, p.wait(t), "%s", p.stderr.String())
+	require.Equal(t, `GROUP   TARGET   RUNNING   BOOTING   WAITING   FAILED   DELETING   MIN   MAX NOW   BOUND BY
+t4      2        3         4         5         6        7          1     8         quota gpus
+
+QUOTA   USED   LIMIT   RESOURCE         SOURCE
+gpus    2.5    16      nvidia.com/gpu   the file
+
+simulated:///t4/p-1: Other: no such image
+
+The node group file on disk is not in force: maxSize: 4 is below minSize
+`, p.stdout.String())
+}
+
+func TestStatusOfARealProvider(t *testing.T) {
+	_, _, address := serving(t, file{rest: "quotas: [{name: gpus, resource: nvidia.com/gpu, limit: 2}]"})
+	p := start(t, "status", "--address", address, "-o", "json")
+	require.Zero(t, p.wait(t), "%s", p.stderr.String())
+	var told provider.Report
+	require.NoError(t, json.Unmarshal([]byte(p.stdout.String()), &told))
+	require.NotZero(t, told.Snapshot)
+	require.Equal(t, "accelerator", told.GPULabel)
+	require.Equal(t, []string{"t4", "cpu"}, []string{told.NodeGroups[0].ID, told.NodeGroups[1].ID})
+	require.Equal(t, []int{4, 2}, []int{told.NodeGroups[0].MaxSize, told.NodeGroups[0].EffectiveMax}, "the quota leaves two of four")
+
+	p = start(t, "status", "--address", address)
+	require.Zero(t, p.wait(t))
+	require.Regexp(t, `(?m)^t4 +0 .* 2 +quota gpus`, p.stdout.String())
+}
+
+// TestStatusJSONIsAllThatIsSaid, so that scripts see what the table leaves out.
+func TestStatusJSONIsAllThatIsSaid(t *testing.T) {
+	w := newWatched(t)
+	p := w.status(t, "-o", "json")
+	require.Zero(t, p.wait(t))
+	var told provider.Report
+	require.NoError(t, json.Unmarshal([]byte(p.stdout.String()), &told))
+	require.Equal(t, w.report, told)
+}
+
+// TestStatusWaits for a provider whose process is not there, and then has not
+// read the cloud.
+func TestStatusWaits(t *testing.T) {
+	w := newWatched(t, func(w *watched) { w.mute, w.blind = 2, 2 })
+	p := w.status(t, "--wait", patience.String())
+	require.Zero(t, p.wait(t), "%s", p.stderr.String())
+	require.Equal(t, 5, w.count())
+	require.Contains(t, p.stdout.String(), "\nt4 ")
+	require.Empty(t, p.stderr.String(), "what went by is no news")
+}
+
+func TestStatusWaitsForAProviderThatStarts(t *testing.T) {
+	api := newAPIServer(t)
+	address := freePort(t)
+	waits := start(t, "status", "--address", address, "--wait", patience.String(), "--interval", "5ms")
+	start(t, "serve", "--config", file{server: ports("127.0.0.1:0", address), rest: api.section()}.write(t))
+	api.wait(t)
+	early := start(t, "status", "--address", address)
+	require.Equal(t, exitFailure, early.wait(t))
+	require.Equal(t, "the provider on "+address+" answers 503 Service Unavailable: the cloud has not been read yet\n", early.stderr.String())
+	require.True(t, waits.running())
+	api.answer()
+	require.Zero(t, waits.wait(t), "%s", waits.stderr.String())
+	require.Contains(t, waits.stdout.String(), "\nt4 ")
+}
+
+func TestStatusGivesUp(t *testing.T) {
+	nobody := freePort(t)
+	for name, c := range map[string]struct {
+		args  []string
+		words string
+	}{
+		"at once":                    {[]string{"--address", nobody}, "no provider answers on " + nobody + "; it is the httpAddress of its node group file"},
+		"at the limit":               {[]string{"--address", nobody, "--wait", "30ms", "--interval", "5ms"}, "no provider answers on " + nobody},
+		"at the limit, not after it": {[]string{"--address", nobody, "--wait", "30ms", "--interval", "1h"}, "no provider answers on " + nobody},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, append([]string{"status"}, c.args...)...)
+			require.Equal(t, exitFailure, p.wait(t))
+			require.Contains(t, p.stderr.String(), c.words)
+			require.Equal(t, 1, strings.Count(p.stderr.String(), "\n"), p.stderr.String())
+			require.Empty(t, p.stdout.String())
+		})
+	}
+}
+
+// TestStatusTriesAgainUntilTheLimit and tells the last reason.
+func TestStatusTriesAgainUntilTheLimit(t *testing.T) {
+	w := newWatched(t, func(w *watched) { w.blind = 1 << 30 })
+	p := w.status(t, "--wait", "500ms")
+	require.Equal(t, exitFailure, p.wait(t))
+	require.Contains(t, p.stderr.String(), "the cloud has not been read yet")
+	require.Greater(t, w.count(), 1)
+}
+
+// TestStatusOfSomethingElse is told at once: no waiting makes it a provider.
+func TestStatusOfSomethingElse(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
+	t.Cleanup(s.Close)
+	address := s.Listener.Addr().String()
+	p := start(t, "status", "--address", address)
+	require.Equal(t, exitFailure, p.wait(t))
+	require.Contains(t, p.stderr.String(), "what answers on "+address+" is not a provider")
+}
+
+func TestStatusRefuses(t *testing.T) {
+	for flags, words := range map[string]string{
+		"-o yaml":                            `-o "yaml": it is table or json`,
+		"--interval 0s":                      "--interval 0s: it must be more than 0",
+		"--interval -1s":                     "--interval -1s",
+		"--address 127.0.0.1:http --wait 1h": `--address "127.0.0.1:http"`, // not waited for: it will never answer
+		"--address 127.0.0.1:http --watch":   `--address "127.0.0.1:http"`,
+		"now":                                "takes no arguments",
+	} {
+		p := start(t, append([]string{"status"}, strings.Fields(flags)...)...)
+		require.Equal(t, exitUsage, p.wait(t), flags)
+		require.Contains(t, p.stderr.String(), words)
+	}
+}
+
+// TestStatusWatch prints what has changed, other than the time, and outlives
+// the provider.
+func TestStatusWatch(t *testing.T) {
+	w := newWatched(t)
+	p := w.status(t, "--watch")
+	tables := func() int { return strings.Count(p.stdout.String(), "GROUP ") }
+	eventually(t, "the first table", func() bool { return tables() == 1 })
+	w.seen(t, 3)
+	require.Equal(t, 1, tables(), "nothing has changed")
+
+	w.change(func(w *watched) { w.report.NodeGroups = []provider.GroupReport{{ID: "a100"}} })
+	eventually(t, "the second table", func() bool { return strings.Contains(p.stdout.String(), "\na100 ") })
+
+	w.change(func(w *watched) { w.mute = 1 << 30 })
+	eventually(t, "it says that nobody answers", func() bool { return strings.Contains(p.stdout.String(), "no provider answers on "+w.address) })
+	w.seen(t, 3)
+	require.Equal(t, 1, strings.Count(p.stdout.String(), "no provider answers"), "once")
+
+	w.change(func(w *watched) { w.mute = 0 })
+	eventually(t, "it is back", func() bool { return tables() == 3 })
+	p.stop()
+	require.Zero(t, p.wait(t))
+	require.Empty(t, p.stderr.String())
+}
+
+// TestStatusWatchStopsInSilence: a look that the user cuts off says nothing
+// about the provider.
+func TestStatusWatchStopsInSilence(t *testing.T) {
+	l := listen(t, "127.0.0.1:0")
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			accepted <- c
+		}
+	}()
+	p := start(t, "status", "--address", l.Addr().String(), "--watch")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	select {
+	case c := <-accepted: // and never answers
+		defer func() { _ = c.Close() }()
+	case <-ctx.Done():
+		require.FailNow(t, "status does not look")
+	}
+	p.stop()
+	require.Zero(t, p.wait(t))
+	require.Empty(t, p.stdout.String()+p.stderr.String())
+}
