@@ -23,6 +23,7 @@ import (
 	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/dashboard"
+	"gpu-node-provider/provider/guard"
 	"gpu-node-provider/provider/nodegroup"
 	"gpu-node-provider/provider/reload"
 )
@@ -66,14 +67,16 @@ type process struct {
 	cloud    *runningCloud
 	tls      *tlsSide
 	redis    *embeddedRedis
+	holding  *checkpoints
 	server   *provider.Server
-	started  chan struct{} // closed once there is a snapshot
+	snapshot chan struct{} // closed once there is a snapshot
+	started  chan struct{} // closed once every node has been looked at, and the port is open
 	stopping atomic.Bool
 }
 
 // serve runs until ctx is done or a part fails.
 func serve(ctx context.Context, o serveOptions) error {
-	p := &process{serveOptions: o, registry: prometheus.NewRegistry(), started: make(chan struct{})}
+	p := &process{serveOptions: o, registry: prometheus.NewRegistry(), snapshot: make(chan struct{}), started: make(chan struct{})}
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	defer p.close()
 	if err := p.build(); err != nil {
@@ -103,10 +106,20 @@ func (p *process) build() (err error) {
 	if p.cloud, err = newCloud(p.config, p.kube, p.newNode, p.log); err != nil {
 		return err
 	}
+	if p.holding, err = newCheckpoints(p.config, p.kube, p.redis, p.place, p.log, p.registry); err != nil {
+		return err
+	}
 	p.server = provider.New(provider.Options{
+		Gate:      p.holding.gate(),
 		Catalogue: nodegroup.New(p.config, p.cloud.backend.TemplateID), Backend: p.cloud.backend, Cluster: p.kube.view(), Log: p.log, Registerer: p.registry,
 	})
 	return nil
+}
+
+// place finds an instance in the snapshot in force.
+func (p *process) place(instance string) (guard.Place, bool) {
+	group, aboveMin, ok := p.server.Place(instance)
+	return guard.Place{Group: group, AboveMin: aboveMin}, ok
 }
 
 // newNode makes Nodes as the templates promise them, by the file in force.
@@ -125,6 +138,7 @@ func portFree(field, address string) error {
 }
 
 func (p *process) close() {
+	p.holding.close()
 	p.cloud.close(p.log)
 	p.redis.close()
 	if p.http != nil {
@@ -145,6 +159,7 @@ func (p *process) run(ctx context.Context) error {
 	}
 	add(p.kube.run)
 	add(p.tls.run)
+	add(once(p.snapshot, p.holding.run))
 	add(p.onceStarted(p.cloud.run))
 	add(p.onceStarted(p.server.Run))
 	add(p.onceStarted(p.watchFile))
@@ -159,11 +174,15 @@ func (p *process) run(ctx context.Context) error {
 
 var errStopped = errors.New("told to stop")
 
-// onceStarted holds a part back until there is a snapshot.
 func (p *process) onceStarted(part func(context.Context) error) func(context.Context) error {
+	return once(p.started, part)
+}
+
+// once holds a part back until something has happened.
+func once(happened <-chan struct{}, part func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		select {
-		case <-p.started:
+		case <-happened:
 			return part(ctx)
 		case <-ctx.Done():
 			return nil
@@ -171,7 +190,8 @@ func (p *process) onceStarted(part func(context.Context) error) func(context.Con
 	}
 }
 
-// addGRPC loads the first snapshot, and only then opens the port.
+// addGRPC loads the first snapshot, has every node looked at for training pods,
+// and only then opens the port.
 func (p *process) addGRPC(ctx context.Context, g *oklog.Group) {
 	startCtx, cancel := context.WithCancel(ctx)
 	listener := provider.NewListener(p.server, provider.ListenOptions{
@@ -209,8 +229,16 @@ func (p *process) start(ctx context.Context) error {
 	if err := p.kube.waitForSync(ctx); err != nil {
 		return err
 	}
+	if err := p.firstSnapshot(ctx); err != nil {
+		return err
+	}
+	close(p.snapshot)
+	return p.holding.passed(ctx)
+}
+
+func (p *process) firstSnapshot(ctx context.Context) error {
 	return wait.PollUntilContextCancel(ctx, startRetry, true, func(ctx context.Context) (bool, error) {
-		err := p.server.Start(ctx)
+		err := errors.Join(p.server.Start(ctx), p.holding.load(ctx))
 		if errors.Is(err, cloud.ErrInvalid) || errors.Is(err, cloud.ErrNotFound) {
 			return false, usageError{fmt.Errorf("no first snapshot: %w", err)} // no time will help
 		}
@@ -225,7 +253,6 @@ func (p *process) start(ctx context.Context) error {
 func (p *process) announce(grpc net.Addr) error {
 	where := []zap.Field{zap.Stringer("grpc", grpc), zap.Stringer("http", p.http.Addr()), zap.Int("node_groups", len(p.config.NodeGroups))}
 	p.log.Info("serving", append(where, zap.String("version", version))...)
-	p.log.Warn("the checkpoint gate is not part of this version: nodes are not held for training pods")
 	text := fmt.Sprintf("gpu-node-provider %s serves %d node groups\n", version, len(p.config.NodeGroups)) +
 		fmt.Sprintf("  gRPC   %s   for Cluster Autoscaler's cloud-config\n", reachable(p.config.Server.Address, grpc)) +
 		fmt.Sprintf("  HTTP   %s   /healthz /readyz /metrics\n", p.http.Addr())
@@ -298,7 +325,11 @@ func (p *process) reload(ctx context.Context, data []byte) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
 	defer cancel()
-	return p.server.Reload(ctx, nodegroup.New(next, p.cloud.backend.TemplateID))
+	if err := p.server.Reload(ctx, nodegroup.New(next, p.cloud.backend.TemplateID)); err != nil {
+		return err
+	}
+	p.holding.reload(&next.Checkpoint)
+	return nil
 }
 
 // reloadTimeout bounds a reload, during which no refresh passes.

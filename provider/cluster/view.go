@@ -1,7 +1,7 @@
 // Package cluster is the read model of the Kubernetes cluster: which Node
-// stands for an instance and whether it is usable, and which Pods wait for a
-// node. It also carries the two things the provider says back: Events and
-// cordons.
+// stands for an instance and whether it is usable, which Pods are on it, and
+// which wait for a node. It also carries what the provider says back: Events,
+// cordons, and patches of its own marks on Nodes.
 //
 // It does not know node groups, clouds, quotas or gRPC.
 package cluster
@@ -18,14 +18,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 )
@@ -40,15 +37,22 @@ const (
 	byMachine    = "machine"
 )
 
+// Pods are indexed by the Node they are bound to, and by their controller.
+const (
+	byNode       = "node"
+	byController = "controller"
+)
+
 // View follows the cluster through informers. Its reads are answered from
 // memory and never fail.
 type View struct {
 	client   kubernetes.Interface
 	self     *corev1.ObjectReference
-	nodes    informers.SharedInformerFactory
-	pods     informers.SharedInformerFactory
+	all      informers.SharedInformerFactory
+	nodeInf  cache.SharedIndexInformer
+	podInf   cache.SharedIndexInformer
 	nodeByID cache.Indexer
-	waiting  listers.PodLister
+	pods     cache.Indexer
 	synced   []cache.InformerSynced
 
 	broadcaster record.EventBroadcaster
@@ -61,23 +65,19 @@ func New(client kubernetes.Interface, self *corev1.ObjectReference) (*View, erro
 	v := &View{
 		client: client,
 		self:   self,
-		nodes:  informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(slim)),
-		// A Pod that is bound may still be Pending, while its image is pulled;
-		// one that waits for a node always is.
-		pods: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(slim),
-			informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-				o.FieldSelector = fields.OneTermEqualSelector("status.phase", string(corev1.PodPending)).String()
-			})),
+		all:    informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(slim)),
+
 		broadcaster: record.NewBroadcaster(),
 	}
-	nodes := v.nodes.Core().V1().Nodes().Informer()
-	if err := nodes.AddIndexers(cache.Indexers{byProviderID: providerID, byMachine: machine}); err != nil {
+	v.nodeInf, v.podInf = v.all.Core().V1().Nodes().Informer(), v.all.Core().V1().Pods().Informer()
+	if err := v.nodeInf.AddIndexers(cache.Indexers{byProviderID: providerID, byMachine: machine}); err != nil {
 		return nil, fmt.Errorf("indexing Nodes by provider id: %w", err)
 	}
-	v.nodeByID = nodes.GetIndexer()
-	pods := v.pods.Core().V1().Pods()
-	v.waiting = pods.Lister()
-	v.synced = []cache.InformerSynced{nodes.HasSynced, pods.Informer().HasSynced}
+	if err := v.podInf.AddIndexers(cache.Indexers{byNode: nodeOf, byController: controllerOf}); err != nil {
+		return nil, fmt.Errorf("indexing Pods by node: %w", err)
+	}
+	v.nodeByID, v.pods = v.nodeInf.GetIndexer(), v.podInf.GetIndexer()
+	v.synced = []cache.InformerSynced{v.nodeInf.HasSynced, v.podInf.HasSynced}
 	v.recorder = v.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})
 	return v, nil
 }
@@ -87,10 +87,76 @@ func slim(obj any) (any, error) {
 	if accessor, err := meta.Accessor(obj); err == nil {
 		accessor.SetManagedFields(nil)
 	}
-	if node, ok := obj.(*corev1.Node); ok {
-		node.Status.Images = nil
+	switch o := obj.(type) {
+	case *corev1.Node:
+		o.Status.Images = nil
+	case *corev1.Pod:
+		if o.Spec.NodeName != "" {
+			slimBound(o)
+		}
 	}
 	return obj, nil
+}
+
+// slimBound leaves of a Pod that has its node what says whose it is, how far it
+// has come, and which devices it holds. A Pod that waits keeps its whole spec,
+// by which the groups that fit it are found.
+func slimBound(pod *corev1.Pod) {
+	mirror, isMirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	pod.Annotations = nil
+	if isMirror {
+		pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: mirror}
+	}
+	spec := corev1.PodSpec{NodeName: pod.Spec.NodeName}
+	for _, c := range pod.Spec.Containers {
+		spec.Containers = append(spec.Containers, corev1.Container{Name: c.Name, Resources: corev1.ResourceRequirements{Requests: devices(c.Resources)}})
+	}
+	pod.Spec = spec
+	status := corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime}
+	status.InitContainerStatuses, status.ContainerStatuses = slimStatuses(pod.Status.InitContainerStatuses), slimStatuses(pod.Status.ContainerStatuses)
+	pod.Status = status
+}
+
+func slimStatuses(all []corev1.ContainerStatus) []corev1.ContainerStatus {
+	var slim []corev1.ContainerStatus
+	for _, s := range all {
+		slim = append(slim, corev1.ContainerStatus{State: s.State, LastTerminationState: s.LastTerminationState, RestartCount: s.RestartCount})
+	}
+	return slim
+}
+
+// devices are the extended resources, which are requested as they are limited.
+func devices(r corev1.ResourceRequirements) corev1.ResourceList {
+	var found corev1.ResourceList
+	for name, amount := range r.Limits {
+		if strings.Contains(string(name), "/") {
+			if found == nil {
+				found = corev1.ResourceList{}
+			}
+			found[name] = amount
+		}
+	}
+	return found
+}
+
+func nodeOf(obj any) ([]string, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" {
+		return nil, nil
+	}
+	return []string{pod.Spec.NodeName}, nil
+}
+
+func controllerOf(obj any) ([]string, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil, nil
+	}
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return nil, nil
+	}
+	return []string{string(owner.UID)}, nil
 }
 
 func providerID(obj any) ([]string, error) {
@@ -116,11 +182,9 @@ func machineOf(id string) string {
 // Run follows the cluster and sends Events until ctx is done.
 func (v *View) Run(ctx context.Context) error {
 	v.broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: v.client.CoreV1().Events("")})
-	v.nodes.Start(ctx.Done())
-	v.pods.Start(ctx.Done())
+	v.all.Start(ctx.Done())
 	<-ctx.Done()
-	v.nodes.Shutdown()
-	v.pods.Shutdown()
+	v.all.Shutdown()
 	v.broadcaster.Shutdown()
 	return nil
 }
@@ -181,13 +245,9 @@ func (v *View) Usable(id string, device corev1.ResourceName) bool {
 
 // WaitingPods are those that the scheduler has found no node for.
 func (v *View) WaitingPods() []*corev1.Pod {
-	pods, err := v.waiting.List(labels.Everything())
-	if err != nil { // a lister over memory has no way to fail
-		return nil
-	}
-	waiting := pods[:0]
-	for _, pod := range pods {
-		if pod.Spec.NodeName == "" && unschedulable(pod) {
+	var waiting []*corev1.Pod
+	for _, obj := range v.pods.List() {
+		if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName == "" && pod.Status.Phase == corev1.PodPending && unschedulable(pod) {
 			waiting = append(waiting, pod)
 		}
 	}

@@ -1,0 +1,155 @@
+package checkpoint
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"gpu-node-provider/provider/cluster"
+)
+
+// signals are read by a Store; tests of races put something in between.
+type signals interface {
+	Read(ctx context.Context, pods []PodID) (Reading, error)
+}
+
+// Assessor brings together what is known of training pods: the cluster, the
+// record, and what Redis holds.
+type Assessor struct {
+	View     *cluster.View
+	Record   *Record
+	Signals  signals
+	Selector labels.Selector
+	// Policy is asked at each use, since a reload may change it.
+	Policy func() Policy
+	// Now is the provider's clock. It is used only for what the record notes
+	// itself; Redis' judges.
+	Now func() time.Time
+}
+
+// ID is the identity of a pod in the record.
+func (p Pod) ID() PodID { return PodID{Namespace: p.Namespace, Name: p.Name, UID: types.UID(p.UID)} }
+
+// PodOf is a Pod's entry in the record.
+func PodOf(pod *corev1.Pod, node *corev1.Node) Pod {
+	return Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID), Slot: SlotOf(pod), Facts: FactsOf(pod, node)}
+}
+
+// Merge is what an instance holds: the training pods that are there, and those
+// in the record that are not there any more.
+func (a *Assessor) Merge(recorded []Pod, there []*corev1.Pod, node *corev1.Node) []Pod {
+	var all []Pod
+	present := map[string]bool{}
+	released := map[string]string{}
+	for _, p := range recorded {
+		released[p.UID] = p.Released
+	}
+	for _, pod := range there {
+		if !Trains(pod, a.Selector) {
+			continue
+		}
+		present[string(pod.UID)] = true
+		entry := PodOf(pod, node)
+		entry.Released = released[entry.UID]
+		all = append(all, entry)
+	}
+	for _, p := range recorded {
+		if !present[p.UID] {
+			all = append(all, a.missing(p))
+		}
+	}
+	return all
+}
+
+// missing notes that a recorded pod is no more.
+func (a *Assessor) missing(p Pod) Pod {
+	switch p.Stage {
+	case Running:
+		p.Stage, p.Ended = Vanished, a.Now()
+	case Terminating:
+		p.Stage, p.Ended = Gone, a.Now()
+	case Failed: // its end is known
+		p.Stage = Vanished
+	}
+	p.NodeNotReadySince = time.Time{} // it is the pod that is gone now
+	return p
+}
+
+// Judged is a pod and what Judge says of it.
+type Judged struct {
+	Pod
+	Verdict
+	Signals Signals
+}
+
+// Judge judges pods on one reading of Redis. Without pods nothing is read. An
+// error means that nobody can tell.
+func (a *Assessor) Judge(ctx context.Context, pods []Pod) ([]Judged, error) {
+	if len(pods) == 0 {
+		return nil, nil
+	}
+	ids := make([]PodID, 0, len(pods))
+	for _, p := range pods {
+		ids = append(ids, p.ID())
+	}
+	heirs := a.heirs(pods)
+	for _, h := range heirs {
+		ids = append(ids, h.ID())
+	}
+	reading, err := a.Signals.Read(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	policy := a.Policy()
+	judged := make([]Judged, 0, len(pods))
+	for n, p := range pods {
+		s := reading.Signals[n]
+		v := Judge(reading.Now, policy, p.Facts, s.Request, s.Ack)
+		if !v.Clear && p.Released != "" {
+			v = Verdict{Clear: true, Reason: "released by " + p.Released}
+		}
+		if !v.Clear && s.BadAck != nil {
+			v.Reason = "its acknowledgement is none: " + s.BadAck.Error()
+		}
+		judged = append(judged, Judged{Pod: p, Verdict: v, Signals: s})
+	}
+	for n, h := range heirs {
+		s := reading.Signals[len(pods)+n]
+		inherit(judged, h, Judge(reading.Now, policy, h.Facts, s.Request, s.Ack), s)
+	}
+	return judged, nil
+}
+
+// heirs are the pods that have taken the places of pods that are no more.
+func (a *Assessor) heirs(pods []Pod) []Pod {
+	var heirs []Pod
+	for _, p := range pods {
+		if p.Slot == "" || p.Ended.IsZero() {
+			continue
+		}
+		controller, _, _ := cutSlot(p.Slot)
+		for _, pod := range a.View.PodsOf(types.UID(controller)) {
+			if string(pod.UID) != p.UID && SlotOf(pod) == p.Slot {
+				heirs = append(heirs, PodOf(pod, nil))
+			}
+		}
+	}
+	return heirs
+}
+
+// inherit clears earlier incarnations of a pod that has acknowledged after they
+// ended: it goes on with the same work, so theirs is safe or done anew.
+func inherit(judged []Judged, heir Pod, v Verdict, s Signals) {
+	if !v.Clear || s.Ack == nil || s.Ack.SavedAt.IsZero() {
+		return
+	}
+	for n := range judged {
+		p := &judged[n]
+		if !p.Clear && p.Slot == heir.Slot && p.UID != heir.UID && s.Ack.SavedAt.After(p.Ended) {
+			p.Verdict = Verdict{Clear: true, Reason: "its successor has acknowledged"}
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package checkpoint
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Trains says whether a Pod is a training pod: it matches the selector, is bound
+// to a node, and is neither a DaemonSet's nor a mirror of a static one, which go
+// with their node and have no one to resume them.
+func Trains(pod *corev1.Pod, selector labels.Selector) bool {
+	if pod.Spec.NodeName == "" || !selector.Matches(labels.Set(pod.Labels)) {
+		return false
+	}
+	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+		return false
+	}
+	owner := metav1.GetControllerOf(pod)
+	return owner == nil || owner.Kind != "DaemonSet"
+}
+
+// IDOf is a Pod's identity.
+func IDOf(pod *corev1.Pod) PodID {
+	return PodID{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+}
+
+// FactsOf reads a Pod that is there. node may be nil, when there is no Node.
+func FactsOf(pod *corev1.Pod, node *corev1.Node) Facts {
+	f := Facts{Stage: stageOf(pod)}
+	if pod.Status.StartTime != nil && f.Stage != Waiting {
+		f.Started = pod.Status.StartTime.Time
+	}
+	if pod.DeletionTimestamp != nil {
+		if pod.DeletionGracePeriodSeconds != nil {
+			f.Grace = time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second
+		}
+		f.TerminatingSince = pod.DeletionTimestamp.Add(-f.Grace)
+	}
+	if f.Stage == Failed {
+		f.Ended = finished(pod)
+	}
+	if node != nil {
+		f.NodeNotReadySince = notReadySince(node)
+	}
+	return f
+}
+
+func stageOf(pod *corev1.Pod) Stage {
+	switch {
+	case pod.Status.Phase == corev1.PodSucceeded:
+		return Succeeded
+	case !everStarted(pod):
+		return Waiting
+	case pod.Status.Phase == corev1.PodFailed:
+		return Failed
+	case pod.DeletionTimestamp != nil:
+		return Terminating
+	default:
+		return Running
+	}
+}
+
+// everStarted says whether a container of the Pod has ever run. Init containers
+// count: a trainer may load its weights there and save them again.
+func everStarted(pod *corev1.Pod) bool {
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for _, s := range statuses {
+			if s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil || s.RestartCount > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// finished is when the last container ended; the Pod's creation when nobody says,
+// which is on the safe side of nothing but keeps a Pod from holding for ever.
+func finished(pod *corev1.Pod) time.Time {
+	last := pod.CreationTimestamp.Time
+	for _, s := range pod.Status.ContainerStatuses {
+		if t := s.State.Terminated; t != nil && t.FinishedAt.After(last) {
+			last = t.FinishedAt.Time
+		}
+	}
+	return last
+}
+
+func notReadySince(node *corev1.Node) time.Time {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+// SlotOf names the place that a Pod has with its controller, where it has one: a
+// later Pod in the same place goes on with the same work. Empty without.
+func SlotOf(pod *corev1.Pod) string {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return ""
+	}
+	for _, label := range []string{"apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index"} {
+		if index, ok := pod.Labels[label]; ok {
+			return string(owner.UID) + "/" + index
+		}
+	}
+	if owner.Kind == "StatefulSet" { // before 1.28 the name alone carries the index
+		return string(owner.UID) + "/" + pod.Name
+	}
+	return ""
+}
+
+// cutSlot takes a slot apart.
+func cutSlot(slot string) (controller, index string, ok bool) { return strings.Cut(slot, "/") }

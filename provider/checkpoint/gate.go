@@ -1,0 +1,109 @@
+package checkpoint
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Instance is one that somebody wants to be gone. Node is the name of its Node
+// as the caller gives it; for Cluster Autoscaler's fakes it is the id.
+type Instance struct{ ID, Node string }
+
+// Held is an instance that has to stay.
+type Held struct {
+	Instance string
+	Reason   string
+}
+
+// parallelLists bounds how many of the gate's reads are made at once.
+const parallelLists = 20
+
+// Hold decides which of the instances must stay: it asks the API server which
+// Pods are on them at this moment, adds those that the record remembers, and
+// reads Redis once for all. Who has neither pods nor a record needs no Redis.
+// An error means that it cannot tell.
+func (a *Assessor) Hold(ctx context.Context, instances []Instance) ([]Held, error) {
+	pods := make([][]Pod, len(instances))
+	g, lists := errgroup.WithContext(ctx)
+	g.SetLimit(parallelLists)
+	for n, i := range instances {
+		g.Go(func() (err error) {
+			pods[n], err = a.liveOn(lists, i)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	judged, err := a.Judge(ctx, slices.Concat(pods...))
+	if err != nil {
+		return nil, fmt.Errorf("whether %s has acknowledged is not known: %w", first(instances, pods), err)
+	}
+	var held []Held
+	for n, i := range instances {
+		if reason := Blocking(judged[:len(pods[n])]); reason != "" {
+			held = append(held, Held{Instance: i.ID, Reason: reason})
+		}
+		judged = judged[len(pods[n]):]
+	}
+	return held, nil
+}
+
+// liveOn are the training pods of an instance, at this moment. The instance's
+// Node counts, not the name in the request, which may be anything.
+func (a *Assessor) liveOn(ctx context.Context, i Instance) ([]Pod, error) {
+	recorded := a.Record.Of(i.ID)
+	node, ok := a.View.Node(i.ID)
+	names := map[string]bool{}
+	if ok {
+		names[node.Name] = true
+	}
+	if recorded.Node != "" {
+		names[recorded.Node] = true
+	}
+	if i.Node != i.ID && i.Node != "" {
+		names[i.Node] = true
+	}
+	var there []*corev1.Pod
+	for name := range names {
+		live, err := a.View.LivePodsOn(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		for n := range live {
+			there = append(there, &live[n])
+		}
+	}
+	return a.Merge(recorded.Pods, there, node), nil
+}
+
+// Blocking says which pods hold an instance, in one short line; empty when all are clear.
+func Blocking(judged []Judged) string {
+	text, more := "", 0
+	for _, p := range judged {
+		switch {
+		case p.Clear:
+		case text == "":
+			text = fmt.Sprintf("training pod %s: %s", p.ID(), p.Reason)
+		default:
+			more++
+		}
+	}
+	if more > 0 {
+		text += fmt.Sprintf(" (and %d more)", more)
+	}
+	return text
+}
+
+func first(instances []Instance, pods [][]Pod) string {
+	for n := range instances {
+		if len(pods[n]) > 0 {
+			return fmt.Sprintf("training pod %s", pods[n][0].ID())
+		}
+	}
+	return "a training pod"
+}

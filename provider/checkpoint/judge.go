@@ -1,0 +1,165 @@
+package checkpoint
+
+import (
+	"fmt"
+	"time"
+)
+
+// Policy is how acknowledgements are judged.
+type Policy struct {
+	// MaxAge is how old an acknowledgement may be and still count.
+	MaxAge time.Duration
+	// AbandonAfter is how long a pod that can no longer save holds its instance.
+	AbandonAfter time.Duration
+}
+
+const (
+	// skew is forgiven between the trainer's savedAt and the times of the API server.
+	skew = 5 * time.Second
+	// killedAfter is how long after its grace period a pod may still be there
+	// before nobody expects it to save: the time that Cluster Autoscaler gives it
+	// too (utils/drain).
+	killedAfter = 30 * time.Second
+)
+
+// Stage is how far a training pod has come.
+type Stage string
+
+// The stages. Of several the last one that applies is meant.
+const (
+	Waiting     Stage = "waiting"     // bound, and no container has ever started
+	Running     Stage = "running"     // started
+	Terminating Stage = "terminating" // deleted, and its processes may still save
+	Gone        Stage = "gone"        // the object is gone after a termination
+	Succeeded   Stage = "succeeded"
+	Failed      Stage = "failed"
+	Vanished    Stage = "vanished" // the object is gone without a termination that we saw
+)
+
+// Facts are what is known of a training pod that is or was on an instance.
+type Facts struct {
+	Stage Stage `json:"stage"`
+	// Started is when its first container started; zero when none ever did.
+	Started time.Time `json:"started,omitzero"`
+	// TerminatingSince is when its deletion was asked for, Grace how long it has
+	// from then on.
+	TerminatingSince time.Time     `json:"terminatingSince,omitzero"`
+	Grace            time.Duration `json:"grace,omitempty"`
+	// Ended is when it failed, vanished, or was gone.
+	Ended time.Time `json:"ended,omitzero"`
+	// NodeNotReadySince is zero while its node is Ready.
+	NodeNotReadySince time.Time `json:"nodeNotReadySince,omitzero"`
+}
+
+// Verdict is what Judge says of a pod.
+type Verdict struct {
+	Clear bool
+	// Abandoned is true when it is clear only because nobody can save any more and
+	// the time for it is over: what it had not saved is lost.
+	Abandoned bool
+	// Reason is why it is held, or why it is clear, for people.
+	Reason string
+	// Until is when it will be clear without anybody's doing, if it will; zero otherwise.
+	Until time.Time
+}
+
+// Judge says whether a pod's work is safe, by the table of the design. now is
+// Redis' time. It is a pure function.
+func Judge(now time.Time, policy Policy, pod Facts, request *Request, ack *Ack) Verdict {
+	saved, problem := savedAt(now, pod, request, ack)
+	switch pod.Stage {
+	case Waiting:
+		return Verdict{Clear: true, Reason: "no container has started, so there is nothing to lose"}
+	case Succeeded:
+		return Verdict{Clear: true, Reason: "it has succeeded"}
+	case Running, Terminating:
+		switch {
+		case !pod.NodeNotReadySince.IsZero():
+			return cannotSave(now, policy, pod.NodeNotReadySince, saved, pod.NodeNotReadySince.Add(-policy.MaxAge), problem, "its node is not Ready")
+		case pod.Stage == Running:
+			return running(now, policy, saved, problem)
+		default:
+			return terminating(now, policy, pod, saved, problem)
+		}
+	case Gone:
+		return cannotSave(now, policy, pod.Ended, saved, pod.TerminatingSince.Add(-policy.MaxAge), problem, "it is gone")
+	case Failed:
+		return cannotSave(now, policy, pod.Ended, saved, pod.Ended.Add(-policy.MaxAge), problem, "it has failed")
+	case Vanished:
+		return cannotSave(now, policy, pod.Ended, saved, pod.Ended.Add(-policy.MaxAge), problem, "it vanished")
+	default: // a record of a later version: nothing is let go on a guess
+		return Verdict{Reason: fmt.Sprintf("its stage %q is not known to this version", pod.Stage)}
+	}
+}
+
+// savedAt is the time of the newest save that an acknowledgement proves; zero
+// when it proves none, and then problem says why.
+func savedAt(now time.Time, pod Facts, request *Request, ack *Ack) (saved time.Time, problem string) {
+	if ack == nil {
+		return time.Time{}, "it has not acknowledged a checkpoint"
+	}
+	saved = ack.SavedAt
+	if saved.After(now.Add(skew)) {
+		saved, problem = time.Time{}, "its acknowledgement is of the future, so its clock is wrong"
+	}
+	// The trainer read the request's id before it began to save, so the save is
+	// newer than the request, whatever its clock says.
+	if request != nil && ack.Request != "" && ack.Request == request.ID && request.RequestedAt.After(saved) {
+		saved, problem = request.RequestedAt, ""
+	}
+	if saved.IsZero() && problem == "" {
+		problem = "its acknowledgement is for a request that is over"
+	}
+	if !saved.IsZero() && saved.Before(pod.Started.Add(-skew)) {
+		saved, problem = time.Time{}, "its acknowledgement is older than itself"
+	}
+	return saved, problem
+}
+
+func running(now time.Time, policy Policy, saved time.Time, problem string) Verdict {
+	switch {
+	case saved.IsZero():
+		return Verdict{Reason: problem}
+	case saved.Before(now.Add(-policy.MaxAge - skew)):
+		return Verdict{Reason: fmt.Sprintf("its last acknowledgement is %s old, at most %s counts", age(now, saved), policy.MaxAge)}
+	default:
+		return Verdict{Clear: true, Reason: "it acknowledged " + age(now, saved) + " ago"}
+	}
+}
+
+func terminating(now time.Time, policy Policy, pod Facts, saved time.Time, problem string) Verdict {
+	if !saved.IsZero() && !saved.Before(pod.TerminatingSince.Add(-skew)) {
+		return Verdict{Clear: true, Reason: "it acknowledged since its termination began"}
+	}
+	if problem == "" {
+		problem = "it has not acknowledged since its termination began"
+	}
+	if end := pod.TerminatingSince.Add(pod.Grace + killedAfter); now.After(end) {
+		return abandon(now, policy, end, "its grace period is over: "+problem)
+	}
+	return Verdict{Reason: problem}
+}
+
+// cannotSave judges a pod that cannot save any more, since end: an
+// acknowledgement that was fresh then is enough, else only time helps.
+func cannotSave(now time.Time, policy Policy, end, saved, oldest time.Time, problem, why string) Verdict {
+	if !saved.IsZero() && !saved.Before(oldest.Add(-skew)) {
+		return Verdict{Clear: true, Reason: why + ", and it had acknowledged"}
+	}
+	if problem == "" {
+		problem = "its last acknowledgement was too old by then"
+	}
+	return abandon(now, policy, end, why+": "+problem)
+}
+
+func abandon(now time.Time, policy Policy, since time.Time, reason string) Verdict {
+	until := since.Add(policy.AbandonAfter)
+	if now.Before(until) {
+		return Verdict{Reason: reason, Until: until}
+	}
+	return Verdict{Clear: true, Abandoned: true, Reason: fmt.Sprintf("%s, and %s have passed", reason, policy.AbandonAfter)}
+}
+
+func age(now, then time.Time) string {
+	return max(0, now.Sub(then)).Round(time.Second).String()
+}

@@ -1,0 +1,275 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Pod is a training pod in the record.
+type Pod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+	// Slot is the place with its controller, see SlotOf.
+	Slot string `json:"slot,omitempty"`
+	Facts
+	// Released is set when a person has said that what it has not saved may be lost.
+	Released string `json:"released,omitempty"` // by whom
+}
+
+// Machine is the record of one instance: the training pods that it has held and
+// that are not clear yet.
+type Machine struct {
+	V        int    `json:"v"`
+	Instance string `json:"instance"` // provider id
+	Group    string `json:"group"`
+	Node     string `json:"node"` // name of its Node, which may be gone
+	Pods     []Pod  `json:"pods"`
+}
+
+const (
+	recordVersion = 1
+	// recordLabel marks our ConfigMaps; its value is the group.
+	recordLabel = "gpu-node-provider.io/record"
+	// shardSize is when a further ConfigMap is begun. The API server takes 1 MiB.
+	shardSize = 512 << 10
+)
+
+// Record is what survives: our restart, a wiped Redis, a deleted Node. It lives
+// in ConfigMaps, a key for each instance, and in memory.
+type Record struct {
+	client    kubernetes.Interface
+	namespace string
+
+	writing  sync.Mutex // one writer at a time
+	mu       sync.RWMutex
+	machines map[string]Machine           // by instance
+	shards   map[string]*corev1.ConfigMap // by name, as written last
+	shardOf  map[string]string            // instance → name
+}
+
+// NewRecord makes an empty record; Load fills it.
+func NewRecord(client kubernetes.Interface, namespace string) *Record {
+	return &Record{
+		client: client, namespace: namespace,
+		machines: map[string]Machine{}, shards: map[string]*corev1.ConfigMap{}, shardOf: map[string]string{},
+	}
+}
+
+// Load reads every ConfigMap. An entry that cannot be read is an error: what it
+// says is not known, so nothing may go.
+func (r *Record) Load(ctx context.Context) error {
+	list, err := r.client.CoreV1().ConfigMaps(r.namespace).List(ctx, metav1.ListOptions{LabelSelector: recordLabel})
+	if err != nil {
+		return fmt.Errorf("reading the record of training pods: %w", err)
+	}
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.machines)
+	clear(r.shards)
+	clear(r.shardOf)
+	for _, shard := range list.Items {
+		r.shards[shard.Name] = &shard
+		for key, text := range shard.Data {
+			m, err := decodeMachine(text)
+			if err != nil {
+				return fmt.Errorf("ConfigMap %s/%s, key %s: %w; the record of a training pod must not be edited by hand", r.namespace, shard.Name, key, err)
+			}
+			r.machines[m.Instance], r.shardOf[m.Instance] = m, shard.Name
+		}
+	}
+	return nil
+}
+
+func decodeMachine(text string) (m Machine, err error) {
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields() // a field that is not known may be what holds the node
+	if err := decoder.Decode(&m); err != nil {
+		return m, err
+	}
+	if m.V != recordVersion || m.Instance == "" {
+		return m, fmt.Errorf("version %d of an entry for instance %q, this program knows version %d", m.V, m.Instance, recordVersion)
+	}
+	return m, nil
+}
+
+// Of is the record of an instance; empty when it has none. The result is the
+// caller's.
+func (r *Record) Of(instance string) Machine {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	m := r.machines[instance]
+	m.Pods = slices.Clone(m.Pods)
+	return m
+}
+
+// Machines are all entries, by instance.
+func (r *Record) Machines() []Machine {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	all := make([]Machine, 0, len(r.machines))
+	for _, instance := range slices.Sorted(maps.Keys(r.machines)) {
+		all = append(all, r.machines[instance])
+	}
+	return all
+}
+
+// Put replaces the record of an instance; one without pods is removed. What has
+// not changed is not written.
+func (r *Record) Put(ctx context.Context, m Machine) error {
+	m.V = recordVersion
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	before := r.Of(m.Instance)
+	if equalPods(before.Pods, m.Pods) && (len(m.Pods) == 0 || before.Node == m.Node && r.written(m.Instance)) {
+		return nil
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("record of %s: %w", m.Instance, err)
+	}
+	if err := r.write(ctx, m, string(text)); err != nil {
+		return fmt.Errorf("writing the record of training pods on %s: %w", m.Instance, err)
+	}
+	return nil
+}
+
+// written is false once somebody has removed the entry's ConfigMap.
+func (r *Record) written(instance string) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	_, ok := r.shardOf[instance]
+	return ok
+}
+
+func equalPods(a, b []Pod) bool {
+	textA, errA := json.Marshal(a)
+	textB, errB := json.Marshal(b)
+	return errA == nil && errB == nil && len(a) == len(b) && bytes.Equal(textA, textB)
+}
+
+// write puts an entry into its shard, in the API first.
+func (r *Record) write(ctx context.Context, m Machine, text string) error {
+	configMaps := r.client.CoreV1().ConfigMaps(r.namespace)
+	shard, isNew := r.shardFor(m, len(text))
+	if len(m.Pods) == 0 {
+		delete(shard.Data, keyOf(m.Instance))
+	} else {
+		shard.Data[keyOf(m.Instance)] = text
+	}
+	var written *corev1.ConfigMap
+	var err error
+	if isNew {
+		written, err = configMaps.Create(ctx, shard, metav1.CreateOptions{})
+	} else {
+		written, err = configMaps.Update(ctx, shard, metav1.UpdateOptions{})
+	}
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+		// Another leader, or a person, was here: who writes next must know of it.
+		r.forgetShard(shard.Name)
+		return fmt.Errorf("%w; it is read again", err)
+	}
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if written.Data == nil {
+		written.Data = map[string]string{}
+	}
+	r.shards[written.Name] = written
+	if len(m.Pods) == 0 {
+		delete(r.machines, m.Instance)
+		delete(r.shardOf, m.Instance)
+	} else {
+		r.machines[m.Instance], r.shardOf[m.Instance] = m, written.Name
+	}
+	return nil
+}
+
+// shardFor is a copy of the ConfigMap that has the instance, or has room for it.
+func (r *Record) shardFor(m Machine, size int) (shard *corev1.ConfigMap, isNew bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if name, ok := r.shardOf[m.Instance]; ok {
+		return r.shards[name].DeepCopy(), false
+	}
+	for n := 0; ; n++ {
+		name := shardName(m.Group, n)
+		known, ok := r.shards[name]
+		if !ok {
+			return &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: r.namespace, Labels: map[string]string{recordLabel: m.Group}},
+				Data:       map[string]string{},
+			}, true
+		}
+		if known.Labels[recordLabel] == m.Group && sizeOf(known)+size < shardSize {
+			shard = known.DeepCopy()
+			if shard.Data == nil {
+				shard.Data = map[string]string{}
+			}
+			return shard, false
+		}
+	}
+}
+
+// forgetShard makes the next write read the ConfigMap anew; entries stay in
+// memory, for what is forgotten could let an instance go.
+func (r *Record) forgetShard(name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	fresh, err := r.client.CoreV1().ConfigMaps(r.namespace).Get(ctx, name, metav1.GetOptions{})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case err == nil:
+		r.shards[name] = fresh
+	case apierrors.IsNotFound(err):
+		delete(r.shards, name)
+		for instance, shard := range r.shardOf {
+			if shard == name {
+				delete(r.shardOf, instance)
+			}
+		}
+	}
+}
+
+func sizeOf(shard *corev1.ConfigMap) int {
+	n := 0
+	for key, text := range shard.Data {
+		n += len(key) + len(text)
+	}
+	return n
+}
+
+func shardName(group string, n int) string {
+	return fmt.Sprintf("gpu-node-provider-record-%s-%d", group, n)
+}
+
+var notInKeys = regexp.MustCompile(`[^-._a-zA-Z0-9]`)
+
+// keyOf makes a provider id a key of a ConfigMap: its last part to read, and a
+// hash of all of it, since a key takes no slashes.
+func keyOf(instance string) string {
+	sum := sha256.Sum256([]byte(instance))
+	name := notInKeys.ReplaceAllString(path.Base(instance), "_")
+	return name[:min(len(name), 100)] + "." + hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,130 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Nodes are all Nodes. They must not be changed.
+func (v *View) Nodes() []*corev1.Node { return typed[*corev1.Node](v.nodeByID.List()) }
+
+// NodeNamed finds a Node by its name. It must not be changed.
+func (v *View) NodeNamed(name string) (*corev1.Node, bool) {
+	obj, ok, err := v.nodeByID.GetByKey(name)
+	if err != nil || !ok {
+		return nil, false
+	}
+	node, ok := obj.(*corev1.Node)
+	return node, ok
+}
+
+// PodsOn are the Pods that are bound to a Node, as far as is known in memory.
+// Of each only what package cluster keeps is there; they must not be changed.
+func (v *View) PodsOn(node string) []*corev1.Pod {
+	found, err := v.pods.ByIndex(byNode, node)
+	if err != nil { // there is such an index
+		return nil
+	}
+	return typed[*corev1.Pod](found)
+}
+
+// PodsOf are the Pods of a controller, as PodsOn.
+func (v *View) PodsOf(controller types.UID) []*corev1.Pod {
+	found, err := v.pods.ByIndex(byController, string(controller))
+	if err != nil {
+		return nil
+	}
+	return typed[*corev1.Pod](found)
+}
+
+func typed[T any](objects []any) []T {
+	all := make([]T, 0, len(objects))
+	for _, obj := range objects {
+		if t, ok := obj.(T); ok {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// LivePodsOn asks the API server which Pods are bound to a Node at this moment.
+func (v *View) LivePodsOn(ctx context.Context, node string) ([]corev1.Pod, error) {
+	list, err := v.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("asking the API server for the pods on node %s: %w", node, err)
+	}
+	return list.Items, nil
+}
+
+// LivePod asks the API server for a Pod.
+func (v *View) LivePod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	pod, err := v.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("asking the API server for pod %s/%s: %w", namespace, name, err)
+	}
+	return pod, nil
+}
+
+// Changes calls back with the name of a Node whenever it, or a Pod on it, has changed.
+func (v *View) Changes(changed func(node string)) error {
+	nodes := func(obj any) {
+		if node, ok := final(obj).(*corev1.Node); ok {
+			changed(node.Name)
+		}
+	}
+	pods := func(obj any) {
+		if pod, ok := final(obj).(*corev1.Pod); ok && pod.Spec.NodeName != "" {
+			changed(pod.Spec.NodeName)
+		}
+	}
+	for informer, tell := range map[cache.SharedIndexInformer]func(any){v.nodeInf: nodes, v.podInf: pods} {
+		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: tell, UpdateFunc: func(_, obj any) { tell(obj) }, DeleteFunc: tell,
+		})
+		if err != nil {
+			return fmt.Errorf("following the cluster: %w", err)
+		}
+	}
+	return nil
+}
+
+func final(obj any) any {
+	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		return unknown.Obj
+	}
+	return obj
+}
+
+// Annotate sets annotations of a Node as it is known, or removes those that are
+// nil. A Node that has changed since is a conflict, and nothing is written.
+func (v *View) Annotate(ctx context.Context, node *corev1.Node, annotations map[string]*string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": node.ResourceVersion, "uid": node.UID, "annotations": annotations,
+	}})
+	if err != nil {
+		return fmt.Errorf("annotating node %s: %w", node.Name, err)
+	}
+	if _, err := v.client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("annotating node %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+// Tell writes a normal Event on a Node or Pod.
+func (v *View) Tell(on corev1.ObjectReference, reason, message string) {
+	v.recorder.Event(&on, corev1.EventTypeNormal, reason, message)
+}
+
+// WarnOf writes a warning Event on a Node or Pod that need not be there any more.
+func (v *View) WarnOf(on corev1.ObjectReference, reason, message string) {
+	v.recorder.Event(&on, corev1.EventTypeWarning, reason, message)
+}

@@ -1,0 +1,112 @@
+package guard
+
+import (
+	"context"
+	"crypto/rand"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+
+	"gpu-node-provider/provider/checkpoint"
+)
+
+// toBeDeleted is Cluster Autoscaler's taint on a node that it drains.
+const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// ask asks the trainers of a node for a checkpoint when there is a reason.
+func (g *Guard) ask(ctx context.Context, s subject, judged []checkpoint.Judged) {
+	node := g.urgent(s)
+	idle := g.idle(s)
+	for _, p := range judged {
+		reason := node
+		switch {
+		case p.Clear || p.Stage != checkpoint.Running && p.Stage != checkpoint.Terminating:
+			continue
+		case p.Stage == checkpoint.Terminating:
+			reason = "the pod is being deleted"
+		case reason == "" && idle && g.Now().Sub(g.asked[p.ID().UID]) >= g.Policy().AskEvery:
+			reason = "its node is underused"
+		}
+		if reason == "" || p.Signals.Request != nil {
+			continue
+		}
+		g.Request(ctx, p.Pod, reason)
+	}
+}
+
+// Request asks one pod for a checkpoint.
+func (g *Guard) Request(ctx context.Context, p checkpoint.Pod, reason string) {
+	g.init()
+	id := p.ID()
+	request := checkpoint.Request{ID: strings.ToLower(rand.Text()[:12]), RequestedAt: g.Now(), Reason: reason}
+	if _, err := g.Asker.Ask(ctx, id, request, g.Policy().MaxAge); err != nil {
+		g.Log.Warn("checkpoint not requested, the next look tries again", zap.String("pod", id.String()), zap.Error(err))
+		return
+	}
+	g.asked[id.UID] = g.Now()
+	g.Metrics.requested()
+	g.Log.Info("checkpoint requested", zap.String("pod", id.String()), zap.String("request", request.ID), zap.String("because", reason))
+	g.View.Tell(podReference(p), "CheckpointRequested", reason)
+}
+
+// urgent is why a node's trainers are asked at once, if they are.
+func (g *Guard) urgent(s subject) string {
+	if s.node == nil {
+		return ""
+	}
+	for _, taint := range s.node.Spec.Taints {
+		switch {
+		case taint.Key == toBeDeleted:
+			return "Cluster Autoscaler drains its node"
+		case slices.Contains(g.Policy().AskOnTaints, taint.Key):
+			return "its node has the taint " + taint.Key
+		}
+	}
+	if s.node.Spec.Unschedulable {
+		return "its node is cordoned"
+	}
+	return ""
+}
+
+// idle says whether a node has been underused for long enough that Cluster
+// Autoscaler would take it if nobody held it.
+func (g *Guard) idle(s subject) bool {
+	if s.node == nil || !s.place.AboveMin || !underused(s.node, s.all) {
+		delete(g.underused, s.instance)
+		return false
+	}
+	since, ok := g.underused[s.instance]
+	if !ok {
+		since = g.Now()
+		g.underused[s.instance] = since
+	}
+	return g.Now().Sub(since) >= g.Policy().AskAfter
+}
+
+// underused says whether at most half of a node's devices are asked for:
+// Cluster Autoscaler's own threshold, by its flag, is 0.5 for a GPU.
+func underused(node *corev1.Node, pods []*corev1.Pod) bool {
+	some := false
+	for name, allocatable := range node.Status.Allocatable {
+		if !strings.Contains(string(name), "/") || allocatable.IsZero() {
+			continue
+		}
+		some = true
+		var used int64
+		for _, pod := range pods {
+			if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+				continue
+			}
+			for _, c := range pod.Spec.Containers {
+				amount := c.Resources.Requests[name]
+				used += amount.Value()
+			}
+		}
+		if 2*used > allocatable.Value() {
+			return false
+		}
+	}
+	return some
+}

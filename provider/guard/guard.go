@@ -1,0 +1,314 @@
+package guard
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"gpu-node-provider/provider/checkpoint"
+	"gpu-node-provider/provider/cluster"
+)
+
+// Asker asks trainers for checkpoints and hears of their acknowledgements.
+type Asker interface {
+	Ask(ctx context.Context, p checkpoint.PodID, r checkpoint.Request, ttl time.Duration) (checkpoint.Request, error)
+	Listen(ctx context.Context, heard func(checkpoint.PodID))
+}
+
+// Place is what the provider knows of an instance.
+type Place struct {
+	Group string
+	// AboveMin is false when the group could not do without it anyway.
+	AboveMin bool
+}
+
+// Policy is the part of the node group file that the guard goes by.
+type Policy struct {
+	checkpoint.Policy
+	Observe     bool // judge and report, hold nothing
+	AskAfter    time.Duration
+	AskEvery    time.Duration
+	AskOnTaints []string
+}
+
+// Guard is the controller. The exported fields are set before Run.
+type Guard struct {
+	Assessor *checkpoint.Assessor
+	View     *cluster.View
+	Record   *checkpoint.Record
+	Asker    Asker
+	Policy   func() Policy
+	// Place finds an instance; false when it is none of ours, or gone.
+	Place   func(instance string) (Place, bool)
+	Log     *zap.Logger
+	Now     func() time.Time
+	Metrics *Metrics
+
+	once   sync.Once
+	kicked chan struct{}
+
+	mu    sync.Mutex
+	dirty map[string]bool // names of Nodes to look at
+	holds map[string]Hold // by instance
+	// what the guard itself remembers, used by its own goroutine only
+	underused map[string]time.Time // since when, by instance
+	asked     map[types.UID]time.Time
+	last      map[types.UID]outcome
+	passed    chan struct{} // closed after the first whole pass
+}
+
+// outcome is what was said of a pod before, so that Events tell of changes only.
+type outcome struct {
+	clear bool
+	bad   string
+}
+
+// Hold is a node that is held, for people.
+type Hold struct {
+	Instance string    `json:"instance"`
+	Node     string    `json:"node,omitempty"`
+	Group    string    `json:"group"`
+	Since    time.Time `json:"since"`
+	Pods     []HeldPod `json:"pods"`
+}
+
+// HeldPod is a pod that holds its node.
+type HeldPod struct {
+	Pod    string     `json:"pod"` // namespace/name
+	Stage  string     `json:"stage"`
+	Reason string     `json:"reason"`
+	Until  *time.Time `json:"until,omitempty"` // when it lets go by itself
+}
+
+// pollEvery is how often every trainer's keys are read: acknowledgements are
+// announced too, but an announcement can be lost.
+const pollEvery = 5 * time.Second
+
+// settleFor gathers changes that come together.
+const settleFor = 100 * time.Millisecond
+
+func (g *Guard) init() {
+	g.once.Do(func() {
+		g.kicked, g.passed = make(chan struct{}, 1), make(chan struct{})
+		g.dirty, g.holds = map[string]bool{}, map[string]Hold{}
+		g.underused, g.asked, g.last = map[string]time.Time{}, map[types.UID]time.Time{}, map[types.UID]outcome{}
+	})
+}
+
+// Passed is closed once every node has been looked at.
+func (g *Guard) Passed() <-chan struct{} {
+	g.init()
+	return g.passed
+}
+
+// Run follows the cluster until ctx is done. The record must have been loaded.
+func (g *Guard) Run(ctx context.Context) error {
+	g.init()
+	if err := g.View.Changes(g.Kick); err != nil {
+		return err
+	}
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		g.Asker.Listen(ctx, g.kickPod)
+	})
+	defer listening.Wait()
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
+	g.pass(ctx, nil)
+	close(g.passed)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-poll.C:
+			g.pass(ctx, nil)
+		case <-g.kicked:
+			if !wait(ctx, settleFor) {
+				return nil
+			}
+			g.mu.Lock()
+			nodes := g.dirty
+			g.dirty = map[string]bool{}
+			g.mu.Unlock()
+			g.pass(ctx, nodes)
+		}
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Kick has a node looked at soon.
+func (g *Guard) Kick(node string) {
+	g.init()
+	g.mu.Lock()
+	g.dirty[node] = true
+	g.mu.Unlock()
+	select {
+	case g.kicked <- struct{}{}:
+	default: // it has been kicked already
+	}
+}
+
+// kickPod has the node of a pod looked at. Who is not recorded yet is found by
+// the next poll.
+func (g *Guard) kickPod(p checkpoint.PodID) {
+	for _, m := range g.Record.Machines() {
+		for _, recorded := range m.Pods {
+			if recorded.UID == string(p.UID) {
+				g.Kick(m.Node)
+				return
+			}
+		}
+	}
+}
+
+// subject is an instance to look at.
+type subject struct {
+	instance string
+	place    Place
+	node     *corev1.Node // nil without a Node
+	recorded checkpoint.Machine
+	pods     []checkpoint.Pod
+	all      []*corev1.Pod // on the node
+}
+
+// pass looks at the named nodes, or at all.
+func (g *Guard) pass(ctx context.Context, names map[string]bool) {
+	subjects := g.subjects(ctx, names)
+	var pods []checkpoint.Pod
+	for _, s := range subjects {
+		pods = append(pods, s.pods...)
+	}
+	judged, err := g.Assessor.Judge(ctx, pods)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		g.Metrics.redisFailed(err)
+		g.Log.Error("acknowledgements cannot be read, training nodes stay held", zap.Error(err), zap.Int("pods", len(pods)))
+		judged = unknown(pods, err)
+	}
+	for _, s := range subjects {
+		g.settle(ctx, s, judged[:len(s.pods)])
+		judged = judged[len(s.pods):]
+	}
+	if names == nil {
+		g.forget(pods)
+	}
+	g.Metrics.holding(g.Holds())
+}
+
+// unknown are verdicts without Redis: whoever may have something to lose is not clear.
+func unknown(pods []checkpoint.Pod, err error) []checkpoint.Judged {
+	judged := make([]checkpoint.Judged, 0, len(pods))
+	for _, p := range pods {
+		nothing := p.Stage == checkpoint.Waiting || p.Stage == checkpoint.Succeeded || p.Released != ""
+		judged = append(judged, checkpoint.Judged{Pod: p, Verdict: checkpoint.Verdict{Clear: nothing, Reason: "whether it has acknowledged is not known: " + checkpoint.Cause(err)}})
+	}
+	return judged
+}
+
+// subjects finds the instances behind the names: those whose Node is there, and
+// those that the record remembers although it is not.
+func (g *Guard) subjects(ctx context.Context, names map[string]bool) []subject {
+	candidates := map[string]*corev1.Node{}
+	for _, node := range g.nodes(names) {
+		if node.Spec.ProviderID != "" {
+			candidates[node.Spec.ProviderID] = node
+		}
+	}
+	for _, m := range g.Record.Machines() {
+		if _, known := candidates[m.Instance]; !known && (names == nil || names[m.Node]) {
+			candidates[m.Instance], _ = g.View.Node(m.Instance) // nil without a Node
+		}
+	}
+	var all []subject
+	for _, instance := range slices.Sorted(maps.Keys(candidates)) {
+		if s, worth := g.subject(ctx, instance, candidates[instance]); worth {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func (g *Guard) nodes(names map[string]bool) []*corev1.Node {
+	if names == nil {
+		return g.View.Nodes()
+	}
+	var nodes []*corev1.Node
+	for name := range names {
+		if node, ok := g.View.NodeNamed(name); ok {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
+}
+
+// subject is not worth looking at without pods, record or mark.
+func (g *Guard) subject(ctx context.Context, instance string, node *corev1.Node) (s subject, worth bool) {
+	place, ours := g.Place(instance)
+	s = subject{instance: instance, place: place, node: node, recorded: g.Record.Of(instance)}
+	if !ours {
+		g.gone(ctx, s)
+		return s, false
+	}
+	if node != nil {
+		s.all = g.View.PodsOn(node.Name)
+	}
+	s.pods = g.Assessor.Merge(s.recorded.Pods, s.all, node)
+	return s, len(s.pods) > 0 || len(s.recorded.Pods) > 0 || marked(node) || released(node) != ""
+}
+
+// gone drops what is remembered of an instance that is none of ours, or gone:
+// the cloud has said so.
+func (g *Guard) gone(ctx context.Context, s subject) {
+	g.mu.Lock()
+	delete(g.holds, s.instance)
+	g.mu.Unlock()
+	delete(g.underused, s.instance)
+	if len(s.recorded.Pods) == 0 {
+		return
+	}
+	g.Log.Warn("an instance is gone with its record", zap.String("instance", s.instance), zap.Int("pods", len(s.recorded.Pods)))
+	s.recorded.Pods = nil
+	if err := g.Record.Put(ctx, s.recorded); err != nil {
+		g.Log.Error("record not written", zap.Error(err))
+	}
+}
+
+// forget drops what is remembered of pods that are no more.
+func (g *Guard) forget(pods []checkpoint.Pod) {
+	there := map[types.UID]bool{}
+	for _, p := range pods {
+		there[types.UID(p.UID)] = true
+	}
+	maps.DeleteFunc(g.asked, func(uid types.UID, _ time.Time) bool { return !there[uid] })
+	maps.DeleteFunc(g.last, func(uid types.UID, _ outcome) bool { return !there[uid] })
+}
+
+// Holds are the nodes that are held now.
+func (g *Guard) Holds() []Hold {
+	g.init()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make([]Hold, 0, len(g.holds))
+	for _, instance := range slices.Sorted(maps.Keys(g.holds)) {
+		all = append(all, g.holds[instance])
+	}
+	return all
+}

@@ -1,0 +1,70 @@
+package guard
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"gpu-node-provider/provider/checkpoint"
+)
+
+const namespace = "gpu_node_provider"
+
+// Metrics are the guard's. A nil Metrics counts nothing.
+type Metrics struct {
+	held         *prometheus.GaugeVec
+	requests     prometheus.Counter
+	bad          prometheus.Counter
+	abandonments prometheus.Counter
+	redisErrors  *prometheus.CounterVec
+}
+
+// NewMetrics registers the guard's metrics.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})
+	}
+	m := &Metrics{
+		held:         prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "held_nodes", Help: "Nodes that wait for a training pod's acknowledgement."}, []string{"node_group"}),
+		requests:     counter("checkpoint_requests_total", "Checkpoints that trainers were asked for."),
+		bad:          counter("bad_acknowledgements_total", "Acknowledgements that are none: malformed, oversized or of a wrong type."),
+		abandonments: counter("checkpoints_abandoned_total", "Training pods whose node went without an acknowledgement, because nobody could save any more."),
+		redisErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "redis_errors_total", Help: "Readings of acknowledgements that failed, by cause.",
+		}, []string{"cause"}),
+	}
+	r.MustRegister(m.held, m.requests, m.bad, m.abandonments, m.redisErrors)
+	return m
+}
+
+func (m *Metrics) holding(holds []Hold) {
+	if m == nil {
+		return
+	}
+	m.held.Reset()
+	for _, h := range holds {
+		m.held.WithLabelValues(h.Group).Inc()
+	}
+}
+
+func (m *Metrics) requested() {
+	if m != nil {
+		m.requests.Inc()
+	}
+}
+
+func (m *Metrics) badAcknowledgement() {
+	if m != nil {
+		m.bad.Inc()
+	}
+}
+
+func (m *Metrics) abandoned() {
+	if m != nil {
+		m.abandonments.Inc()
+	}
+}
+
+func (m *Metrics) redisFailed(err error) {
+	if m != nil {
+		m.redisErrors.WithLabelValues(checkpoint.Cause(err)).Inc()
+	}
+}

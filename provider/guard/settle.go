@@ -1,0 +1,214 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+
+	"gpu-node-provider/provider/checkpoint"
+)
+
+// The marks on a Node. Only what carries our marker is ever removed.
+const (
+	scaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled" // Cluster Autoscaler's
+	heldBy            = "gpu-node-provider.io/held-by"
+	blockedBy         = "gpu-node-provider.io/blocked-by"
+	// ReleaseAnnotation is set by a person, to let a node go; its value says who.
+	ReleaseAnnotation = "gpu-node-provider.io/release"
+	marker            = "guard"
+)
+
+func marked(node *corev1.Node) bool { return node != nil && node.Annotations[heldBy] == marker }
+
+func released(node *corev1.Node) string {
+	if node == nil {
+		return ""
+	}
+	return node.Annotations[ReleaseAnnotation]
+}
+
+// settle brings one instance's marks, record and Events up to its verdicts.
+func (g *Guard) settle(ctx context.Context, s subject, judged []checkpoint.Judged) {
+	if who := released(s.node); who != "" {
+		g.release(s, judged, who)
+	}
+	hold := false
+	var keep []checkpoint.Pod
+	for _, p := range judged {
+		hold = hold || !p.Clear
+		if worthKeeping(p) {
+			keep = append(keep, p.Pod)
+		}
+	}
+	g.remember(ctx, s, keep)
+	g.tell(s, judged)
+	g.note(s, judged, hold)
+	g.mark(ctx, s, judged, hold)
+	g.ask(ctx, s, judged)
+}
+
+// worthKeeping says whether the record needs a pod: one that may have something
+// to lose, and is there or not clear. What is over and clear is of no use.
+func worthKeeping(p checkpoint.Judged) bool {
+	switch p.Stage {
+	case checkpoint.Waiting, checkpoint.Succeeded:
+		return false
+	case checkpoint.Running, checkpoint.Terminating:
+		return true
+	default:
+		return !p.Clear
+	}
+}
+
+func (g *Guard) remember(ctx context.Context, s subject, keep []checkpoint.Pod) {
+	m := checkpoint.Machine{Instance: s.instance, Group: s.place.Group, Node: s.recorded.Node, Pods: keep}
+	if s.node != nil {
+		m.Node = s.node.Name
+	}
+	if err := g.Record.Put(ctx, m); err != nil {
+		g.Log.Error("record not written, the next look tries again", zap.Error(err))
+	}
+}
+
+// release carries a person's word out: it is for the pods of this moment.
+func (g *Guard) release(s subject, judged []checkpoint.Judged, who string) {
+	for n := range judged {
+		p := &judged[n]
+		if p.Clear {
+			continue
+		}
+		p.Released = who
+		p.Verdict = checkpoint.Verdict{Clear: true, Reason: "released by " + who}
+		g.Log.Warn("training pod released, what it has not saved may be lost",
+			zap.String("by", who), zap.String("node", s.node.Name), zap.String("pod", p.ID().String()))
+		g.View.WarnOf(podReference(p.Pod), "CheckpointReleased", "its node may go without its acknowledgement, says "+who)
+	}
+}
+
+func (g *Guard) note(s subject, judged []checkpoint.Judged, hold bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !hold {
+		delete(g.holds, s.instance)
+		return
+	}
+	h := Hold{Instance: s.instance, Node: s.recorded.Node, Group: s.place.Group, Since: g.Now(), Pods: []HeldPod{}}
+	if s.node != nil {
+		h.Node = s.node.Name
+	}
+	if before, ok := g.holds[s.instance]; ok {
+		h.Since = before.Since
+	}
+	for _, p := range judged {
+		if p.Clear {
+			continue
+		}
+		held := HeldPod{Pod: p.ID().String(), Stage: string(p.Stage), Reason: p.Reason}
+		if !p.Until.IsZero() {
+			held.Until = &p.Until
+		}
+		h.Pods = append(h.Pods, held)
+	}
+	g.holds[s.instance] = h
+}
+
+// mark brings the Node's annotations up to date, if they are not.
+func (g *Guard) mark(ctx context.Context, s subject, judged []checkpoint.Judged, hold bool) {
+	if s.node == nil {
+		return
+	}
+	hold = hold && !g.Policy().Observe
+	change := changes(s.node, hold, names(judged))
+	if len(change) == 0 {
+		return
+	}
+	if err := g.View.Annotate(ctx, s.node, change); err != nil {
+		g.Log.Warn("node not marked, the next look tries again", zap.String("node", s.node.Name), zap.Error(err))
+		return
+	}
+	switch {
+	case hold && !marked(s.node):
+		g.Log.Info("node held", zap.String("node", s.node.Name), zap.String("because", checkpoint.Blocking(judged)))
+		g.View.Tell(nodeReference(s.node), "HeldForCheckpoint", checkpoint.Blocking(judged))
+	case !hold && marked(s.node):
+		g.Log.Info("node no longer held", zap.String("node", s.node.Name))
+	}
+}
+
+// changes are what has to be written to a Node so that it is held, or is not.
+// A person's annotation is left alone: without our marker it is not ours.
+func changes(node *corev1.Node, hold bool, pods string) map[string]*string {
+	have, change := node.Annotations, map[string]*string{}
+	if have[ReleaseAnnotation] != "" {
+		change[ReleaseAnnotation] = nil // carried out
+	}
+	disabled := have[scaleDownDisabled] == "true" // any other value disables nothing
+	switch {
+	case hold && (marked(node) || !disabled):
+		for key, value := range map[string]string{scaleDownDisabled: "true", heldBy: marker, blockedBy: pods} {
+			if have[key] != value {
+				change[key] = &value
+			}
+		}
+	case !hold && marked(node):
+		for _, key := range []string{scaleDownDisabled, heldBy, blockedBy} {
+			change[key] = nil
+		}
+	}
+	return change
+}
+
+// names are the pods that hold a node, without anything that changes by itself:
+// each change of an annotation is a write.
+func names(judged []checkpoint.Judged) string {
+	const most = 5
+	var all []string
+	for _, p := range judged {
+		if !p.Clear {
+			all = append(all, p.ID().String())
+		}
+	}
+	if len(all) > most {
+		all = append(all[:most], fmt.Sprintf("and %d more", len(all)-most))
+	}
+	return strings.Join(all, ", ")
+}
+
+// tell writes Events about changes of verdicts.
+func (g *Guard) tell(s subject, judged []checkpoint.Judged) {
+	for _, p := range judged {
+		uid := p.ID().UID
+		before, known := g.last[uid]
+		now := outcome{clear: p.Clear}
+		if p.Signals.BadAck != nil {
+			now.bad = p.Signals.BadAck.Error()
+		}
+		g.last[uid] = now
+		if now.bad != "" && now.bad != before.bad {
+			g.Metrics.badAcknowledgement()
+			g.View.WarnOf(podReference(p.Pod), "BadAcknowledgement", now.bad)
+		}
+		switch {
+		case !known || now.clear == before.clear:
+		case p.Clear && p.Abandoned:
+			g.Metrics.abandoned()
+			g.View.WarnOf(podReference(p.Pod), "CheckpointAbandoned", p.Reason)
+			g.Log.Warn("checkpoint abandoned", zap.String("pod", p.ID().String()), zap.String("instance", s.instance), zap.String("because", p.Reason))
+		case p.Clear && p.Signals.Ack != nil && p.Released == "":
+			g.View.Tell(podReference(p.Pod), "CheckpointAcknowledged", p.Reason)
+			g.Log.Info("checkpoint acknowledged", zap.String("pod", p.ID().String()), zap.String("instance", s.instance))
+		}
+	}
+}
+
+func podReference(p checkpoint.Pod) corev1.ObjectReference {
+	id := p.ID()
+	return corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: id.Namespace, Name: id.Name, UID: id.UID}
+}
+
+func nodeReference(node *corev1.Node) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
+}
