@@ -37,7 +37,7 @@ func demo(ctx context.Context) error {
 	}
 	fmt.Printf("Starting Kubernetes, KEDA, Redis, the provider and Cluster Autoscaler (%s); logs are in %s/logs\n", who, dir)
 	bed, err := testbed.Start(ctx, testbed.Options{Dir: dir, Config: testbed.Config{
-		Simulated:  "{launchDelay: 2s, bootDelay: 8s, devicePluginDelay: 3s}",
+		Simulated:  "launchDelay: 2s, bootDelay: 8s, devicePluginDelay: 3s",
 		NodeGroups: []string{testbed.Pool("t4", accelerator, 4, "surge: {max: 2, window: 15s}")},
 	}})
 	defer bed.Stop()

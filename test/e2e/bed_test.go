@@ -24,7 +24,7 @@ func start(t *testing.T, o testbed.Options) *testbed.Bed {
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	o.Dir = dir
 	if o.Config.Simulated == "" {
-		o.Config.Simulated = "{launchDelay: 1s, bootDelay: 5s, devicePluginDelay: 2s}"
+		o.Config.Simulated = "launchDelay: 1s, bootDelay: 5s, devicePluginDelay: 2s"
 	}
 	bed, err := testbed.Start(context.Background(), o)
 	t.Cleanup(bed.Stop)
@@ -53,4 +53,17 @@ func said(t *testing.T, bed *testbed.Bed, times int, text, why string) {
 	n, err := bed.Said(text)
 	require.NoError(t, err)
 	require.Equal(t, times, n, why)
+}
+
+// bought checks how many nodes were ever asked of the cloud.
+func bought(t *testing.T, bed *testbed.Bed, nodes int) {
+	t.Helper()
+	growth, err := bed.Growth()
+	require.NoError(t, err)
+	all := 0
+	for _, g := range growth {
+		all += g.Nodes
+	}
+	require.Equal(t, nodes, all, "nothing may be bought twice: %v", growth)
+	require.Equal(t, nodes, bed.Watch.EverNodes())
 }

@@ -91,7 +91,7 @@ func TestS13KilledWorker(t *testing.T) {
 func TestQuotaInTheMiddle(t *testing.T) {
 	config := func(limit string) testbed.Config {
 		return testbed.Config{
-			Simulated:  "{launchDelay: 1s, bootDelay: 5s, devicePluginDelay: 2s}",
+			Simulated:  "launchDelay: 1s, bootDelay: 5s, devicePluginDelay: 2s",
 			NodeGroups: []string{testbed.Pool("t4", t4, 4)},
 			Quotas:     []string{"{name: gpus, resource: nvidia.com/gpu, nodeGroups: ['*'], limit: " + limit + "}"},
 		}

@@ -16,7 +16,7 @@ import (
 func TestKwokScale(t *testing.T) {
 	const nodes, pods = 200, 600
 	bed := start(t, testbed.Options{WithoutKEDA: true, Config: testbed.Config{
-		Simulated: "{launchDelay: 1s, bootDelay: 5s, devicePluginDelay: 2s, heartbeat: false}",
+		Simulated: "launchDelay: 1s, bootDelay: 5s, devicePluginDelay: 2s, heartbeat: false",
 		NodeGroups: []string{`{id: t4, maxSize: 200, labels: {accelerator: nvidia-tesla-t4, kwok: "true"}, ` +
 			`taints: [{key: nvidia.com/gpu, value: present, effect: NoSchedule}], capacity: {cpu: 48, memory: 192Gi, nvidia.com/gpu: 3}}`},
 	}})

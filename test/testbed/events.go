@@ -82,3 +82,14 @@ func (b *Bed) providerLog(each func(line []byte)) error {
 	}
 	return nil
 }
+
+// Refusals counts the deletions that the gate has refused.
+func (b *Bed) Refusals() (n int, err error) {
+	err = b.providerLog(func(line []byte) {
+		var entry struct{ Msg, Method, Code, Error string }
+		if json.Unmarshal(line, &entry) == nil && entry.Method == "NodeGroupDeleteNodes" && entry.Code == "FailedPrecondition" {
+			n++
+		}
+	})
+	return n, err
+}

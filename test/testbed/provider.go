@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,9 +18,10 @@ import (
 // Config is a node group file, but for the addresses, which the bed puts in.
 // The strings are YAML in flow style.
 type Config struct {
-	Simulated  string // {bootDelay: 5s, …}
+	Simulated  string // bootDelay: 5s, …
 	NodeGroups []string
 	Quotas     []string
+	Checkpoint string // {askAfter: 5s, …}; the defaults when empty
 }
 
 // Pool is a node group of one-GPU nodes with a label accelerator. more holds
@@ -40,11 +42,12 @@ func (b *Bed) write(c Config) error {
 kind: ProviderConfig
 server: {address: %q, httpAddress: %q}
 kubernetes: {kubeconfig: %q, namespace: gpu-node-provider}
-cloud: {simulated: %s}
+cloud: {simulated: {stateFile: %q, %s}}
 redis: {addresses: [%q]}
+checkpoint: %s
 quotas: %s
 nodeGroups: %s
-`, b.grpc, b.http, b.file("provider.conf"), c.Simulated, b.redisAddress, list(c.Quotas), list(c.NodeGroups))
+`, b.grpc, b.http, b.file("provider.conf"), b.file("cloud.json"), c.Simulated, b.redisAddress, cmp.Or(c.Checkpoint, "{}"), list(c.Quotas), list(c.NodeGroups))
 	// Renamed into place, so that the provider never reads half of it.
 	if err := os.WriteFile(b.file("config.yaml.new"), []byte(text), 0o600); err != nil {
 		return err
