@@ -90,7 +90,7 @@ bench: ## Measure calls and memory; fails on a missed ratio
 
 .PHONY: ci
 ci: ## Run all that has to pass, quick checks first
-	@.ci/steps build lint check-generate test race fuzz
+	@.ci/steps build lint check-generate test race fuzz trainer-test e2e
 
 .PHONY: clean
 clean: ## Remove what was built, tools included

@@ -152,6 +152,9 @@ func (p *process) run(ctx context.Context) error {
 	var g oklog.Group
 	p.addGRPC(ctx, &g)
 	p.addHTTP(&g)
+	if err := p.addWebhook(&g); err != nil {
+		return err
+	}
 	add := func(part func(context.Context) error) {
 		// Not ctx itself: a signal must end gRPC first, and the rest in its turn.
 		partCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -288,6 +291,27 @@ func (p *process) addHTTP(g *oklog.Group) {
 		defer cancel()
 		_ = server.Shutdown(ctx) // what does not finish is only being read
 	})
+}
+
+// addWebhook answers for evictions. It is there as soon as the cluster has been
+// read, and denies what it cannot judge.
+func (p *process) addWebhook(g *oklog.Group) error {
+	if p.holding == nil || p.config.Server.WebhookAddress == "" {
+		return nil
+	}
+	port, err := net.Listen("tcp", p.config.Server.WebhookAddress)
+	if err != nil {
+		return usageError{fmt.Errorf("server.webhookAddress: %w; stop what uses it, or choose another", err)}
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST "+guard.EvictionPath, guard.Webhook{Guard: p.holding.guard})
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: httpTimeout, TLSConfig: p.tls.server.WebhookConfig()}
+	g.Add(func() error { return server.ServeTLS(port, "", "") }, func(error) {
+		ctx, cancel := context.WithTimeout(context.Background(), httpTimeout)
+		defer cancel()
+		_ = server.Shutdown(ctx) // the API server asks again
+	})
+	return nil
 }
 
 func (p *process) readiness() error {

@@ -38,8 +38,11 @@ type Config struct {
 type Server struct {
 	Address     string `json:"address"`     // host:port of gRPC
 	HTTPAddress string `json:"httpAddress"` // host:port of health, metrics and status
-	TLS         *TLS   `json:"tls,omitempty"`
-	Insecure    bool   `json:"insecure"` // plaintext on an address that is not loopback
+	// WebhookAddress is host:port of the eviction webhook; empty: none. It uses the
+	// certificate of TLS and asks the API server for none.
+	WebhookAddress string `json:"webhookAddress,omitempty"`
+	TLS            *TLS   `json:"tls,omitempty"`
+	Insecure       bool   `json:"insecure"` // plaintext on an address that is not loopback
 }
 
 // TLS makes the gRPC port speak mutual TLS. The three files are re-read when they change.

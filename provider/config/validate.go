@@ -54,6 +54,15 @@ func (v validator) server() {
 	if s.TLS != nil {
 		v.serverTLS(s.TLS)
 	}
+	if s.WebhookAddress != "" {
+		v.listens("server.webhookAddress", s.WebhookAddress)
+		if s.TLS == nil {
+			v.add("server.webhookAddress", "needs server.tls, since the API server calls webhooks over TLS only; set it, or remove the address")
+		}
+		if v.c.Kubernetes == nil {
+			v.add("server.webhookAddress", "needs a kubernetes section, whose evictions it is about; write one, or remove the address")
+		}
+	}
 	switch {
 	case s.TLS != nil && s.Insecure:
 		v.add("server.insecure", "asks for plaintext while server.tls asks for TLS; remove one of the two")
@@ -84,6 +93,9 @@ func (v validator) serverTLS(t *TLS) {
 func (v validator) listeners() {
 	type listener struct{ field, address string }
 	all := []listener{{"server.address", v.c.Server.Address}, {"server.httpAddress", v.c.Server.HTTPAddress}}
+	if v.c.Server.WebhookAddress != "" {
+		all = append(all, listener{"server.webhookAddress", v.c.Server.WebhookAddress})
+	}
 	if e := v.c.Redis.Embedded; e != nil {
 		all = append(all, listener{"redis.embedded.address", e.Address})
 	}

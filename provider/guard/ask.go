@@ -5,9 +5,11 @@ import (
 	"crypto/rand"
 	"slices"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-node-provider/provider/checkpoint"
 )
@@ -26,7 +28,7 @@ func (g *Guard) ask(ctx context.Context, s subject, judged []checkpoint.Judged) 
 			continue
 		case p.Stage == checkpoint.Terminating:
 			reason = "the pod is being deleted"
-		case reason == "" && idle && g.Now().Sub(g.asked[p.ID().UID]) >= g.Policy().AskEvery:
+		case reason == "" && idle && g.notAskedSince(p.ID().UID, g.Policy().AskEvery):
 			reason = "its node is underused"
 		}
 		if reason == "" || p.Signals.Request != nil {
@@ -45,10 +47,19 @@ func (g *Guard) Request(ctx context.Context, p checkpoint.Pod, reason string) {
 		g.Log.Warn("checkpoint not requested, the next look tries again", zap.String("pod", id.String()), zap.Error(err))
 		return
 	}
+	g.mu.Lock()
 	g.asked[id.UID] = g.Now()
+	g.mu.Unlock()
 	g.Metrics.requested()
 	g.Log.Info("checkpoint requested", zap.String("pod", id.String()), zap.String("request", request.ID), zap.String("because", reason))
 	g.View.Tell(podReference(p), "CheckpointRequested", reason)
+}
+
+// notAskedSince says whether nobody asked a pod for a while.
+func (g *Guard) notAskedSince(uid types.UID, d time.Duration) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.Now().Sub(g.asked[uid]) >= d
 }
 
 // urgent is why a node's trainers are asked at once, if they are.

@@ -56,9 +56,10 @@ type Guard struct {
 	mu    sync.Mutex
 	dirty map[string]bool // names of Nodes to look at
 	holds map[string]Hold // by instance
-	// what the guard itself remembers, used by its own goroutine only
+	asked map[types.UID]time.Time
+
+	// What the guard itself remembers, used by its own goroutine only.
 	underused map[string]time.Time // since when, by instance
-	asked     map[types.UID]time.Time
 	last      map[types.UID]outcome
 	passed    chan struct{} // closed after the first whole pass
 }
@@ -297,6 +298,8 @@ func (g *Guard) forget(pods []checkpoint.Pod) {
 	for _, p := range pods {
 		there[types.UID(p.UID)] = true
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	maps.DeleteFunc(g.asked, func(uid types.UID, _ time.Time) bool { return !there[uid] })
 	maps.DeleteFunc(g.last, func(uid types.UID, _ outcome) bool { return !there[uid] })
 }

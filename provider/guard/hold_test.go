@@ -36,6 +36,10 @@ func TestNothingIsWrittenWhenNothingChanges(t *testing.T) {
 	w := newWorld(t)
 	w.train("a")
 	w.pass(time.Second)
+	w.seen(func() bool { // it is written by another goroutine
+		events, err := w.client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
+		return err == nil && len(events.Items) == 1
+	})
 	w.client.ClearActions()
 	for range 5 {
 		w.pass(time.Minute)

@@ -127,6 +127,17 @@ func (s *Server) Credentials() credentials.TransportCredentials {
 	}
 }
 
+// WebhookConfig serves the same certificate, over every reload, to a client that
+// has none: the API server as a caller of webhooks.
+func (s *Server) WebhookConfig() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return &s.current.Load().config.Certificates[0], nil
+		},
+	}
+}
+
 // reload is called when the files have changed or cannot be read.
 func (s *Server) reload(contents reload.Contents, errRead error) {
 	m, err := s.files.material(contents, errRead, s.now)

@@ -20,7 +20,7 @@ var autoscalerFlags = []string{
 
 // StartAutoscaler starts Cluster Autoscaler, again perhaps.
 func (b *Bed) StartAutoscaler(ctx context.Context) error {
-	if err := os.WriteFile(b.file("cloud-config"), []byte(fmt.Sprintf("address: %q\ngrpc_timeout: 5s\n", b.grpc)), 0o600); err != nil {
+	if err := os.WriteFile(b.file("cloud-config"), []byte(fmt.Sprintf("address: %q\ngrpc_timeout: 5s\n%s", b.grpc, b.clientFields())), 0o600); err != nil {
 		return err
 	}
 	ports, err := process.FreePorts(1)

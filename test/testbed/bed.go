@@ -2,7 +2,6 @@ package testbed
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,6 +23,8 @@ type Options struct {
 	Config Config
 	// AutoscalerFlags are those of Cluster Autoscaler besides what every bed has.
 	AutoscalerFlags []string
+	// Webhook adds the eviction webhook, and with it mutual TLS on the gRPC port.
+	Webhook bool
 	// Without KEDA the replicas are the test's own affair.
 	WithoutKEDA bool
 }
@@ -38,6 +39,7 @@ type Bed struct {
 	binaries     binaries
 	redisAddress string
 	grpc, http   string // the provider's addresses
+	webhook      string
 	metrics      string // Cluster Autoscaler's
 	agent        *nodeagent.Agent
 	provider     *process.Process
@@ -63,7 +65,15 @@ func Start(ctx context.Context, o Options) (*Bed, error) {
 		}
 	}
 	b.startWatching(running)
-	return b, errors.Join(b.StartProvider(ctx), b.StartAutoscaler(ctx))
+	if err := b.StartProvider(ctx); err != nil {
+		return b, err
+	}
+	if o.Webhook {
+		if err := b.registerWebhook(ctx); err != nil {
+			return b, err
+		}
+	}
+	return b, b.StartAutoscaler(ctx)
 }
 
 // Stop ends everything.

@@ -40,14 +40,14 @@ func (b *Bed) write(c Config) error {
 	list := func(entries []string) string { return "[" + strings.Join(entries, ",\n  ") + "]" }
 	text := fmt.Sprintf(`apiVersion: gpu-node-provider.io/v1
 kind: ProviderConfig
-server: {address: %q, httpAddress: %q}
+server: {address: %q, httpAddress: %q%s}
 kubernetes: {kubeconfig: %q, namespace: gpu-node-provider}
 cloud: {simulated: {stateFile: %q, %s}}
 redis: {addresses: [%q]}
 checkpoint: %s
 quotas: %s
 nodeGroups: %s
-`, b.grpc, b.http, b.file("provider.conf"), b.file("cloud.json"), c.Simulated, b.redisAddress, cmp.Or(c.Checkpoint, "{}"), list(c.Quotas), list(c.NodeGroups))
+`, b.grpc, b.http, b.tlsFields(), b.file("provider.conf"), b.file("cloud.json"), c.Simulated, b.redisAddress, cmp.Or(c.Checkpoint, "{}"), list(c.Quotas), list(c.NodeGroups))
 	// Renamed into place, so that the provider never reads half of it.
 	if err := os.WriteFile(b.file("config.yaml.new"), []byte(text), 0o600); err != nil {
 		return err
@@ -60,8 +60,12 @@ func (b *Bed) file(name string) string { return filepath.Join(b.Dir, name) }
 // StartProvider starts the provider, again perhaps, and waits until it serves.
 func (b *Bed) StartProvider(ctx context.Context) (err error) {
 	if b.grpc == "" {
-		ports, err := process.FreePorts(2)
+		ports, err := process.FreePorts(3)
 		if err != nil {
+			return err
+		}
+		b.webhook = fmt.Sprintf("127.0.0.1:%d", ports[2])
+		if err := b.certificates(ctx); err != nil {
 			return err
 		}
 		b.grpc, b.http = fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])

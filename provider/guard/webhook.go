@@ -1,0 +1,171 @@
+package guard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-node-provider/provider/checkpoint"
+)
+
+// EvictionPath is where the API server sends evictions.
+const EvictionPath = "/evictions"
+
+// maxReview bounds a request: an Eviction is a few hundred bytes.
+const maxReview = 1 << 20
+
+// evictionTimeout is below the five seconds that the API server waits.
+const evictionTimeout = 4 * time.Second
+
+// Webhook denies the eviction of training pods that are not clear, by whomever:
+// Cluster Autoscaler, which does not look at its annotation again once it has
+// tainted a node, and kubectl drain. Both repeat a denied eviction, so a trainer that
+// is asked at the first denial has the time to save.
+//
+// It stops no direct deletion, no preemption and no eviction by the kubelet or
+// for a NoExecute taint: the record catches those.
+type Webhook struct{ *Guard }
+
+// ServeHTTP answers an AdmissionReview.
+func (h Webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var review admissionv1.AdmissionReview
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxReview))
+	if err == nil {
+		err = json.Unmarshal(body, &review)
+	}
+	if err != nil || review.Request == nil {
+		http.Error(w, "this is no AdmissionReview", http.StatusBadRequest)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), evictionTimeout)
+	defer cancel()
+	review.Response = h.answer(ctx, review.Request)
+	review.Response.UID = review.Request.UID
+	review.Request = nil
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(review); err != nil {
+		h.Log.Warn("an eviction could not be answered", zap.Error(err))
+	}
+}
+
+func (h Webhook) answer(ctx context.Context, r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	if r.Resource.Resource != "pods" || r.SubResource != "eviction" {
+		return allowed()
+	}
+	blocking, err := h.judge(ctx, r.Namespace, r.Name, r.DryRun != nil && *r.DryRun)
+	switch {
+	case err != nil:
+		h.Log.Warn("eviction denied, since it cannot be judged", zap.String("pod", r.Namespace+"/"+r.Name), zap.Error(err))
+		return denied(http.StatusTooManyRequests, "whether the training is safe is not known: "+err.Error())
+	case blocking != "":
+		h.Log.Info("eviction denied", zap.String("pod", r.Namespace+"/"+r.Name), zap.String("because", blocking))
+		return denied(http.StatusTooManyRequests, blocking+"; it is asked for a checkpoint, try again")
+	default:
+		return allowed()
+	}
+}
+
+func allowed() *admissionv1.AdmissionResponse { return &admissionv1.AdmissionResponse{Allowed: true} }
+
+// denied has no Retry-After: with one, client-go repeats the call by itself, up to
+// ten times, past its caller's own limit (client-go rest/with_retry.go).
+func denied(code int32, message string) *admissionv1.AdmissionResponse {
+	return &admissionv1.AdmissionResponse{Result: &metav1.Status{
+		Status: metav1.StatusFailure, Code: code, Reason: metav1.StatusReasonTooManyRequests, Message: message,
+	}}
+}
+
+// judge says what keeps a pod from being evicted; nothing when it may go.
+func (h Webhook) judge(ctx context.Context, namespace, name string, dryRun bool) (string, error) {
+	pod, err := h.View.LivePod(ctx, namespace, name)
+	if apierrors.IsNotFound(err) {
+		return "", nil // the API server will say so
+	}
+	if err != nil {
+		return "", err
+	}
+	if h.Policy().Observe || !checkpoint.Trains(pod, h.Assessor.Selector) {
+		return "", nil
+	}
+	node, ok := h.View.NodeNamed(pod.Spec.NodeName)
+	if !ok {
+		return "", fmt.Errorf("node %s is not known here yet", pod.Spec.NodeName)
+	}
+	if _, ours := h.Place(node.Spec.ProviderID); !ours {
+		return "", nil
+	}
+	evicted, err := h.together(ctx, pod, node)
+	if err != nil {
+		return "", err
+	}
+	recorded := h.Record.Of(node.Spec.ProviderID)
+	judged, err := h.Assessor.Judge(ctx, h.Assessor.Merge(releasedOf(recorded.Pods, evicted), evicted, node))
+	if err != nil {
+		return "", err
+	}
+	blocking := checkpoint.Blocking(judged)
+	if blocking != "" && !dryRun {
+		h.askAll(ctx, judged)
+	}
+	return blocking, nil
+}
+
+// together are the pods that have to be clear before this one may be evicted.
+// Cluster Autoscaler evicts all pods of a node in parallel, so the first to pass
+// would lose its node for nothing while another still trains.
+func (h Webhook) together(ctx context.Context, pod *corev1.Pod, node *corev1.Node) ([]*corev1.Pod, error) {
+	if !leaving(node) {
+		return []*corev1.Pod{pod}, nil
+	}
+	live, err := h.View.LivePodsOn(ctx, node.Name)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*corev1.Pod, 0, len(live))
+	for n := range live {
+		all = append(all, &live[n])
+	}
+	return all, nil
+}
+
+// releasedOf are the recorded entries of pods that are there: they carry a
+// person's release. Those that are gone do not keep others from being evicted.
+func releasedOf(recorded []checkpoint.Pod, there []*corev1.Pod) []checkpoint.Pod {
+	var found []checkpoint.Pod
+	for _, r := range recorded {
+		for _, pod := range there {
+			if string(pod.UID) == r.UID {
+				found = append(found, r)
+			}
+		}
+	}
+	return found
+}
+
+// leaving says whether somebody wants the node to be empty.
+func leaving(node *corev1.Node) bool {
+	for _, taint := range node.Spec.Taints {
+		if taint.Key == toBeDeleted {
+			return true
+		}
+	}
+	return node.Spec.Unschedulable
+}
+
+// askAll asks every pod that is not clear and can still save.
+func (h Webhook) askAll(ctx context.Context, judged []checkpoint.Judged) {
+	for _, p := range judged {
+		if !p.Clear && p.Signals.Request == nil && (p.Stage == checkpoint.Running || p.Stage == checkpoint.Terminating) {
+			h.Request(ctx, p.Pod, "its eviction was asked for")
+		}
+	}
+}

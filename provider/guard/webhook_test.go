@@ -1,0 +1,126 @@
+package guard
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// evict asks the webhook what the API server asks.
+func (w *world) evict(pod string, edits ...func(*admissionv1.AdmissionRequest)) *admissionv1.AdmissionResponse {
+	w.Helper()
+	request := &admissionv1.AdmissionRequest{
+		UID: "review", Namespace: "train", Name: pod, SubResource: "eviction", Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"},
+	}
+	for _, edit := range edits {
+		edit(request)
+	}
+	body, err := json.Marshal(admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: request})
+	require.NoError(w, err)
+	recorder := httptest.NewRecorder()
+	Webhook{w.guard}.ServeHTTP(recorder, httptest.NewRequest(http.MethodPost, EvictionPath, bytes.NewReader(body)))
+	require.Equal(w, http.StatusOK, recorder.Code)
+	var review admissionv1.AdmissionReview
+	require.NoError(w, json.Unmarshal(recorder.Body.Bytes(), &review))
+	require.Equal(w, "AdmissionReview", review.Kind)
+	require.EqualValues(w, "review", review.Response.UID)
+	return review.Response
+}
+
+func (w *world) cordon() {
+	node := w.node()
+	node.Spec.Unschedulable = true
+	_, err := w.client.CoreV1().Nodes().Update(w.Context(), node, metav1.UpdateOptions{})
+	require.NoError(w, err)
+	w.seen(func() bool { known, ok := w.view.NodeNamed("t4-a"); return ok && known.Spec.Unschedulable })
+}
+
+func TestEvictionWaitsForTheAcknowledgement(t *testing.T) {
+	w := newWorld(t)
+	pod := w.train("a")
+	denied := w.evict("a")
+	require.False(t, denied.Allowed)
+	require.EqualValues(t, http.StatusTooManyRequests, denied.Result.Code)
+	require.Contains(t, denied.Result.Message, "train/a: it has not acknowledged")
+	require.Nil(t, denied.Result.Details, "a Retry-After would make client-go repeat it by itself")
+	require.True(t, w.asked(pod), "it is asked at the first denial")
+	w.acknowledge(pod)
+	require.True(t, w.evict("a").Allowed)
+}
+
+func TestNoneOfFourIsEvictedBeforeTheFourth(t *testing.T) {
+	w := newWorld(t)
+	var pods []*corev1.Pod
+	for _, name := range []string{"a", "b", "c", "d"} {
+		pods = append(pods, w.train(name))
+	}
+	for _, pod := range pods[:3] {
+		w.acknowledge(pod)
+	}
+	require.True(t, w.evict("a").Allowed, "one pod alone may move, on a node that stays")
+	w.cordon()
+	for _, name := range []string{"a", "b", "c", "d"} {
+		denied := w.evict(name)
+		require.False(t, denied.Allowed)
+		require.Contains(t, denied.Result.Message, "train/d")
+	}
+	w.acknowledge(pods[3])
+	for _, name := range []string{"a", "b", "c", "d"} {
+		require.True(t, w.evict(name).Allowed)
+	}
+}
+
+func TestEvictionsThatAreNoneOfOurs(t *testing.T) {
+	w := newWorld(t)
+	w.train("a")
+	w.train("web", func(p *corev1.Pod) { p.Labels = nil })
+	w.redis.SetError("LOADING")
+	require.True(t, w.evict("web").Allowed, "no training pod, no Redis")
+	require.True(t, w.evict("gone").Allowed, "the API server says that there is none")
+	require.True(t, w.evict("a", func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }).Allowed)
+	w.here = false
+	require.True(t, w.evict("a").Allowed, "its node is no instance of ours")
+}
+
+func TestEvictionWithoutRedisIsDenied(t *testing.T) {
+	w := newWorld(t)
+	w.train("a")
+	w.redis.SetError("LOADING")
+	denied := w.evict("a")
+	require.False(t, denied.Allowed)
+	require.Contains(t, denied.Result.Message, "LOADING")
+	w.redis.SetError("")
+}
+
+func TestDryRunAsksNobody(t *testing.T) {
+	w := newWorld(t)
+	pod := w.train("a")
+	require.False(t, w.evict("a", func(r *admissionv1.AdmissionRequest) { r.DryRun = new(true) }).Allowed)
+	require.False(t, w.asked(pod))
+}
+
+func TestReleasedPodIsEvicted(t *testing.T) {
+	w := newWorld(t)
+	w.train("a")
+	w.pass(time.Second)
+	w.annotate(ReleaseAnnotation, "alex")
+	w.pass(time.Second)
+	require.True(t, w.evict("a").Allowed)
+}
+
+func TestNoReview(t *testing.T) {
+	w := newWorld(t)
+	for _, body := range []string{"", "x", "{}", "[]"} {
+		recorder := httptest.NewRecorder()
+		Webhook{w.guard}.ServeHTTP(recorder, httptest.NewRequest(http.MethodPost, EvictionPath, bytes.NewReader([]byte(body))))
+		require.Equal(t, http.StatusBadRequest, recorder.Code)
+	}
+}
