@@ -60,13 +60,13 @@ func (s *Store) Close() error {
 // A call that goes on is waited for in Close.
 func within[T any](ctx context.Context, s *Store, call func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, readBudget)
+	defer cancel() // not in the goroutine: it would contend with the answer
 	type answer struct {
 		value T
 		err   error
 	}
 	answers := make(chan answer, 1)
 	s.calls.Go(func() {
-		defer cancel()
 		value, err := call(ctx)
 		answers <- answer{value, err}
 	})
@@ -103,7 +103,9 @@ func (s *Store) read(ctx context.Context, pods []PodID) (Reading, error) {
 			request: pipe.GetRange(ctx, RequestKey(s.prefix, pod), 0, maxValue),
 		}
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	if err := execute(ctx, pipe); err != nil {
+		return Reading{}, err
+	}
 	if err := now.Err(); err != nil {
 		return Reading{}, err
 	}
@@ -119,6 +121,16 @@ func (s *Store) read(ctx context.Context, pods []PodID) (Reading, error) {
 		reading.Signals[i] = signals
 	}
 	return reading, nil
+}
+
+// execute returns an error that no command has: when Redis refuses the login,
+// go-redis leaves all commands without one, as if every key were empty.
+func execute(ctx context.Context, pipe redis.Pipeliner) error {
+	commands, err := pipe.Exec(ctx)
+	if err != nil && !slices.ContainsFunc(commands, func(command redis.Cmder) bool { return command.Err() != nil }) {
+		return err
+	}
+	return nil
 }
 
 func decodeSignals(ack, request *redis.StringCmd) (Signals, error) {
@@ -187,7 +199,9 @@ func (s *Store) set(ctx context.Context, key string, r Request, ttl time.Duratio
 	pipe := s.client.Pipeline()
 	set := pipe.SetArgs(ctx, key, value, redis.SetArgs{Mode: "NX", TTL: ttl})
 	get := pipe.GetRange(ctx, key, 0, maxValue)
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	if err := execute(ctx, pipe); err != nil {
+		return Request{}, err
+	}
 	if err := set.Err(); err != nil && !errors.Is(err, redis.Nil) {
 		return Request{}, err
 	}
