@@ -1,7 +1,6 @@
 package checkpoint
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -133,18 +132,18 @@ func (r *Record) Machines() []Machine {
 }
 
 // Put replaces the record of an instance; one without pods is removed. What has
-// not changed is not written.
+// not changed is not written. After an error it is in memory all the same, so
+// that nothing goes meanwhile, and the next Put writes it.
 func (r *Record) Put(ctx context.Context, m Machine) error {
 	m.V = recordVersion
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	before := r.Of(m.Instance)
-	if equalPods(before.Pods, m.Pods) && (len(m.Pods) == 0 || before.Node == m.Node && r.written(m.Instance)) {
-		return nil
-	}
 	text, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("record of %s: %w", m.Instance, err)
+	}
+	if r.keep(m, string(text)) {
+		return nil
 	}
 	if err := r.write(ctx, m, string(text)); err != nil {
 		return fmt.Errorf("writing the record of training pods on %s: %w", m.Instance, err)
@@ -152,18 +151,17 @@ func (r *Record) Put(ctx context.Context, m Machine) error {
 	return nil
 }
 
-// written is false once somebody has removed the entry's ConfigMap.
-func (r *Record) written(instance string) bool {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	_, ok := r.shardOf[instance]
-	return ok
-}
-
-func equalPods(a, b []Pod) bool {
-	textA, errA := json.Marshal(a)
-	textB, errB := json.Marshal(b)
-	return errA == nil && errB == nil && len(a) == len(b) && bytes.Equal(textA, textB)
+// keep takes an entry into memory, and says whether the API has it already.
+func (r *Record) keep(m Machine, text string) (written bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	name, there := r.shardOf[m.Instance]
+	if len(m.Pods) == 0 {
+		delete(r.machines, m.Instance)
+		return !there
+	}
+	r.machines[m.Instance] = m
+	return there && r.shards[name].Data[keyOf(m.Instance)] == text
 }
 
 // write puts an entry into its shard, in the API first.
@@ -197,10 +195,9 @@ func (r *Record) write(ctx context.Context, m Machine, text string) error {
 	}
 	r.shards[written.Name] = written
 	if len(m.Pods) == 0 {
-		delete(r.machines, m.Instance)
 		delete(r.shardOf, m.Instance)
 	} else {
-		r.machines[m.Instance], r.shardOf[m.Instance] = m, written.Name
+		r.shardOf[m.Instance] = written.Name
 	}
 	return nil
 }

@@ -1,0 +1,129 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+)
+
+func machine(instance string, pods ...string) Machine {
+	m := Machine{V: recordVersion, Instance: instance, Group: "t4", Node: "n"}
+	for _, name := range pods {
+		m.Pods = append(m.Pods, Pod{Namespace: "ns", Name: name, UID: "uid-" + name, Facts: Facts{Stage: Running, Started: noon}})
+	}
+	return m
+}
+
+func loaded(t *testing.T, client *fake.Clientset) *Record {
+	r := NewRecord(client, "system")
+	require.NoError(t, r.Load(t.Context()))
+	return r
+}
+
+func writes(client *fake.Clientset) (n int) {
+	for _, a := range client.Actions() {
+		if a.GetVerb() == "create" || a.GetVerb() == "update" {
+			n++
+		}
+	}
+	return n
+}
+
+func TestRecordOutlivesTheProcess(t *testing.T) {
+	client := fake.NewClientset()
+	r := loaded(t, client)
+	require.NoError(t, r.Put(t.Context(), machine("aws:///eu-west-1a/i-1", "a", "b")))
+	require.NoError(t, r.Put(t.Context(), machine("aws:///eu-west-1b/i-1", "c")))
+	require.Equal(t, r.Machines(), loaded(t, client).Machines(), "two instances whose ids end alike are two")
+	require.Len(t, r.Machines(), 2)
+
+	require.NoError(t, r.Put(t.Context(), machine("aws:///eu-west-1a/i-1")))
+	again := loaded(t, client)
+	require.Len(t, again.Machines(), 1)
+	require.Empty(t, again.Of("aws:///eu-west-1a/i-1").Pods)
+}
+
+func TestRecordIsWrittenOnlyWhenItChanges(t *testing.T) {
+	client := fake.NewClientset()
+	r := loaded(t, client)
+	require.NoError(t, r.Put(t.Context(), machine("i-1")), "nothing to remove")
+	require.Zero(t, writes(client))
+	for range 3 {
+		require.NoError(t, r.Put(t.Context(), machine("i-1", "a")))
+	}
+	require.Equal(t, 1, writes(client))
+	r = loaded(t, client)
+	require.NoError(t, r.Put(t.Context(), machine("i-1", "a")))
+	require.Equal(t, 1, writes(client), "nor after a restart")
+}
+
+func TestRecordThatCannotBeWrittenHoldsAllTheSame(t *testing.T) {
+	client := fake.NewClientset()
+	refuse := true
+	client.PrependReactor("*", "configmaps", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		return refuse && a.GetVerb() != "list", nil, errors.New("forbidden")
+	})
+	r := loaded(t, client)
+	require.ErrorContains(t, r.Put(t.Context(), machine("i-1", "a")), "forbidden")
+	require.Len(t, r.Of("i-1").Pods, 1)
+	refuse = false
+	require.NoError(t, r.Put(t.Context(), machine("i-1", "a")))
+	require.Len(t, loaded(t, client).Machines(), 1, "the next time it is written")
+}
+
+func TestRecordIsSharded(t *testing.T) {
+	client := fake.NewClientset()
+	r := loaded(t, client)
+	var pods []string
+	for n := range 400 {
+		pods = append(pods, fmt.Sprintf("pod-%d-%s", n, strings.Repeat("x", 150)))
+	}
+	for n := range 8 {
+		require.NoError(t, r.Put(t.Context(), machine(fmt.Sprintf("i-%d", n), pods...)))
+	}
+	list, err := client.CoreV1().ConfigMaps("system").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Greater(t, len(list.Items), 1)
+	for _, shard := range list.Items {
+		require.Less(t, sizeOf(&shard), 1<<20, "the API server takes no more")
+	}
+	require.Len(t, loaded(t, client).Machines(), 8)
+}
+
+func TestRecordOfALaterVersionStopsTheStart(t *testing.T) {
+	for name, text := range map[string]string{
+		"version": `{"v":2,"instance":"i-1","group":"t4","node":"n","pods":[]}`,
+		"field":   `{"v":1,"instance":"i-1","group":"t4","node":"n","pods":[],"frozen":true}`,
+		"torn":    `{"v":1,"insta`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset()
+			r := loaded(t, client)
+			require.NoError(t, r.Put(t.Context(), machine("i-1", "a")))
+			shard, err := client.CoreV1().ConfigMaps("system").Get(t.Context(), shardName("t4", 0), metav1.GetOptions{})
+			require.NoError(t, err)
+			shard.Data[keyOf("i-1")] = text
+			_, err = client.CoreV1().ConfigMaps("system").Update(t.Context(), shard, metav1.UpdateOptions{})
+			require.NoError(t, err)
+			require.ErrorContains(t, NewRecord(client, "system").Load(t.Context()), "gpu-node-provider-record-t4-0")
+		})
+	}
+}
+
+func TestRecordThatSomebodyRemovedIsWrittenAgain(t *testing.T) {
+	client := fake.NewClientset()
+	r := loaded(t, client)
+	require.NoError(t, r.Put(t.Context(), machine("i-1", "a")))
+	require.NoError(t, client.CoreV1().ConfigMaps("system").Delete(t.Context(), shardName("t4", 0), metav1.DeleteOptions{}))
+	require.Error(t, r.Put(t.Context(), machine("i-1", "a", "b")))
+	require.Len(t, r.Of("i-1").Pods, 2)
+	require.NoError(t, r.Put(t.Context(), machine("i-1", "a", "b")))
+	require.Len(t, loaded(t, client).Of("i-1").Pods, 2)
+}
