@@ -11,6 +11,23 @@ type Report struct {
 	Quotas      []QuotaReport `json:"quotas"`
 	GPULabel    string        `json:"gpuLabel"`
 	ReloadError string        `json:"reloadError,omitempty"` // why the file on disk is not in force
+	Held        []HeldReport  `json:"held,omitempty"`        // nodes that wait for a checkpoint
+}
+
+// HeldReport is an instance that is held for training pods. Whoever holds fills it in.
+type HeldReport struct {
+	Instance  string    `json:"instance"`
+	Node      string    `json:"node,omitempty"` // empty without one
+	NodeGroup string    `json:"nodeGroup"`
+	Since     time.Time `json:"since"`
+	Pods      []HeldPod `json:"pods"`
+}
+
+// HeldPod is a training pod that is not clear.
+type HeldPod struct {
+	Pod    string     `json:"pod"` // namespace/name
+	Reason string     `json:"reason"`
+	Until  *time.Time `json:"until,omitempty"` // when it lets go by itself, if it will
 }
 
 // GroupReport is one node group.

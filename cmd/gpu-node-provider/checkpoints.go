@@ -152,6 +152,22 @@ func (p *checkpoints) load(ctx context.Context) error {
 	return p.record.Load(ctx)
 }
 
+// held is what status shows.
+func (p *checkpoints) held() []provider.HeldReport {
+	if p == nil {
+		return nil
+	}
+	var all []provider.HeldReport
+	for _, h := range p.guard.Holds() {
+		report := provider.HeldReport{Instance: h.Instance, Node: h.Node, NodeGroup: h.Group, Since: h.Since}
+		for _, pod := range h.Pods {
+			report.Pods = append(report.Pods, provider.HeldPod{Pod: pod.Pod, Reason: pod.Reason, Until: pod.Until})
+		}
+		all = append(all, report)
+	}
+	return all
+}
+
 func (p *checkpoints) close() {
 	if p != nil {
 		_ = p.store.Close() // nothing of it is needed any more

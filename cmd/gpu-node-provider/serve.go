@@ -283,7 +283,7 @@ const httpTimeout = 5 * time.Second
 
 func (p *process) addHTTP(g *oklog.Group) {
 	server := &http.Server{
-		Handler:           dashboard.Handler(dashboard.Options{Report: p.server.Report, Ready: p.readiness, Gatherer: p.registry}),
+		Handler:           dashboard.Handler(dashboard.Options{Report: p.report, Ready: p.readiness, Gatherer: p.registry}),
 		ReadHeaderTimeout: httpTimeout,
 	}
 	g.Add(func() error { return server.Serve(p.http) }, func(error) {
@@ -312,6 +312,13 @@ func (p *process) addWebhook(g *oklog.Group) error {
 		_ = server.Shutdown(ctx) // the API server asks again
 	})
 	return nil
+}
+
+// report is the provider's, with what is held.
+func (p *process) report() (provider.Report, bool) {
+	r, ready := p.server.Report()
+	r.Held = p.holding.held()
+	return r, ready
 }
 
 func (p *process) readiness() error {

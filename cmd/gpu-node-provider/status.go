@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -170,6 +171,15 @@ func table(r provider.Report) string {
 			row(q.Name, number(q.Used), number(q.Limit), q.Resource, q.Source)
 		}
 	}
+	if len(r.Held) > 0 {
+		row()
+		row("HELD NODE", "GROUP", "FOR", "TRAINING POD", "BECAUSE")
+		for _, h := range r.Held {
+			for _, p := range h.Pods {
+				row(cmp.Or(h.Node, h.Instance), h.NodeGroup, r.Time.Sub(h.Since).Round(time.Second).String(), p.Pod, because(p))
+			}
+		}
+	}
 	_ = w.Flush()
 	for _, g := range r.NodeGroups {
 		for _, i := range g.Instances {
@@ -182,6 +192,14 @@ func table(r provider.Report) string {
 		fmt.Fprintf(&b, "\nThe node group file on disk is not in force: %s\n", r.ReloadError)
 	}
 	return b.String()
+}
+
+// because is why a pod holds its node, and until when at most.
+func because(p provider.HeldPod) string {
+	if p.Until == nil {
+		return p.Reason
+	}
+	return p.Reason + "; until " + p.Until.UTC().Format(time.RFC3339) + " at most"
 }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }

@@ -44,8 +44,8 @@ type Machine struct {
 
 const (
 	recordVersion = 1
-	// recordLabel marks our ConfigMaps; its value is the group.
-	recordLabel = "gpu-node-provider.io/record"
+	// RecordLabel marks our ConfigMaps; its value is the group.
+	RecordLabel = "gpu-node-provider.io/record"
 	// shardSize is when a further ConfigMap is begun. The API server takes 1 MiB.
 	shardSize = 512 << 10
 )
@@ -74,7 +74,7 @@ func NewRecord(client kubernetes.Interface, namespace string) *Record {
 // Load reads every ConfigMap. An entry that cannot be read is an error: what it
 // says is not known, so nothing may go.
 func (r *Record) Load(ctx context.Context) error {
-	list, err := r.client.CoreV1().ConfigMaps(r.namespace).List(ctx, metav1.ListOptions{LabelSelector: recordLabel})
+	list, err := r.client.CoreV1().ConfigMaps(r.namespace).List(ctx, metav1.ListOptions{LabelSelector: RecordLabel})
 	if err != nil {
 		return fmt.Errorf("reading the record of training pods: %w", err)
 	}
@@ -214,11 +214,11 @@ func (r *Record) shardFor(m Machine, size int) (shard *corev1.ConfigMap, isNew b
 		known, ok := r.shards[name]
 		if !ok {
 			return &corev1.ConfigMap{
-				ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: r.namespace, Labels: map[string]string{recordLabel: m.Group}},
+				ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: r.namespace, Labels: map[string]string{RecordLabel: m.Group}},
 				Data:       map[string]string{},
 			}, true
 		}
-		if known.Labels[recordLabel] == m.Group && sizeOf(known)+size < shardSize {
+		if known.Labels[RecordLabel] == m.Group && sizeOf(known)+size < shardSize {
 			shard = known.DeepCopy()
 			if shard.Data == nil {
 				shard.Data = map[string]string{}

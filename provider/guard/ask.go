@@ -67,6 +67,9 @@ func (g *Guard) urgent(s subject) string {
 	if s.node == nil {
 		return ""
 	}
+	if who := s.node.Annotations[RequestAnnotation]; who != "" {
+		return who + " asks for it"
+	}
 	for _, taint := range s.node.Spec.Taints {
 		switch {
 		case taint.Key == toBeDeleted:

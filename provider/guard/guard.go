@@ -272,7 +272,7 @@ func (g *Guard) subject(ctx context.Context, instance string, node *corev1.Node)
 		s.all = g.View.PodsOn(node.Name)
 	}
 	s.pods = g.Assessor.Merge(s.recorded.Pods, s.all, node)
-	return s, len(s.pods) > 0 || len(s.recorded.Pods) > 0 || marked(node) || released(node) != ""
+	return s, len(s.pods) > 0 || len(s.recorded.Pods) > 0 || marked(node) || wished(node)
 }
 
 // gone drops what is remembered of an instance that is none of ours, or gone:

@@ -96,7 +96,8 @@ func (w *world) pass(d time.Duration) {
 		require.NoError(w, err)
 		for _, n := range live.Items {
 			known, ok := w.view.NodeNamed(n.Name)
-			if !ok || known.Annotations[heldBy] != n.Annotations[heldBy] || known.Annotations[ReleaseAnnotation] != n.Annotations[ReleaseAnnotation] {
+			if !ok || known.Annotations[heldBy] != n.Annotations[heldBy] || known.Annotations[ReleaseAnnotation] != n.Annotations[ReleaseAnnotation] ||
+				known.Annotations[RequestAnnotation] != n.Annotations[RequestAnnotation] {
 				return false
 			}
 		}

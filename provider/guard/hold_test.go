@@ -176,6 +176,18 @@ func TestReleaseIsForThePodsOfThatMoment(t *testing.T) {
 	w.requireGate("train/b")
 }
 
+func TestAPersonAsks(t *testing.T) {
+	w := newWorld(t)
+	pod := w.train("a")
+	w.pass(time.Second)
+	require.False(t, w.asked(pod))
+	w.annotate(RequestAnnotation, "alex")
+	w.pass(time.Second)
+	require.True(t, w.asked(pod))
+	require.NotContains(t, w.node().Annotations, RequestAnnotation, "carried out, and removed")
+	w.requireHeld(true, "asking frees nothing")
+}
+
 func TestRecordGoesWithItsInstance(t *testing.T) {
 	w := newWorld(t)
 	w.train("a")

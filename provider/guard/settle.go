@@ -18,10 +18,23 @@ const (
 	blockedBy         = "gpu-node-provider.io/blocked-by"
 	// ReleaseAnnotation is set by a person, to let a node go; its value says who.
 	ReleaseAnnotation = "gpu-node-provider.io/release"
+	// RequestAnnotation is set by a person, to have the node's trainers asked.
+	RequestAnnotation = "gpu-node-provider.io/request"
 	marker            = "guard"
 )
 
 func marked(node *corev1.Node) bool { return node != nil && node.Annotations[heldBy] == marker }
+
+// Marks are all annotations that are ours, for who removes the program. The first
+// is Cluster Autoscaler's, and ours only next to the second.
+func Marks() (scaleDown, held string, others []string) {
+	return scaleDownDisabled, heldBy, []string{blockedBy, ReleaseAnnotation, RequestAnnotation}
+}
+
+// wished says whether a person wants something of a node.
+func wished(node *corev1.Node) bool {
+	return node != nil && (node.Annotations[ReleaseAnnotation] != "" || node.Annotations[RequestAnnotation] != "")
+}
 
 func released(node *corev1.Node) string {
 	if node == nil {
@@ -142,8 +155,10 @@ func (g *Guard) mark(ctx context.Context, s subject, judged []checkpoint.Judged,
 // A person's annotation is left alone: without our marker it is not ours.
 func changes(node *corev1.Node, hold bool, pods string) map[string]*string {
 	have, change := node.Annotations, map[string]*string{}
-	if have[ReleaseAnnotation] != "" {
-		change[ReleaseAnnotation] = nil // carried out
+	for _, wish := range []string{ReleaseAnnotation, RequestAnnotation} {
+		if have[wish] != "" {
+			change[wish] = nil // carried out
+		}
 	}
 	disabled := have[scaleDownDisabled] == "true" // any other value disables nothing
 	switch {

@@ -3,11 +3,13 @@
 package e2e
 
 import (
+	"os/exec"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-node-provider/test/testbed"
 )
@@ -47,4 +49,47 @@ func TestKubectlDrainWaitsForTheSave(t *testing.T) {
 		return true
 	})
 	assert.NoError(t, err)
+}
+
+// TestWhatAPersonMaySay goes through the commands about held nodes.
+func TestWhatAPersonMaySay(t *testing.T) {
+	bed := start(t, testbed.Options{WithoutKEDA: true, Config: testbed.Config{NodeGroups: []string{testbed.Pool("t4", t4, 2)}}})
+	require.NoError(t, bed.StartScript(t.Context(), testbed.Script{Name: "train", Accelerator: t4, Script: testbed.Hasty, Replicas: 1, Grace: 30}))
+	pod, node := running(t, bed)
+	command := func(args ...string) string {
+		out, err := exec.CommandContext(t.Context(), "../../bin/gpu-node-provider", args...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		bed.Watch.Say("gpu-node-provider %v\n%s", args, out)
+		return string(out)
+	}
+	held := func(want bool) {
+		_, err := bed.Watch.Until(t.Context(), time.Minute, "the node is held, or not", func(testbed.State) bool {
+			n, err := bed.Cluster.Client.CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{})
+			return err == nil && (n.Annotations[scaleDownDisabled] == "true") == want
+		})
+		require.NoError(t, err)
+	}
+	held(true)
+	status := command("status", "--address", bed.HTTP())
+	assert.Contains(t, status, node.Name)
+	assert.Contains(t, status, pod.Name)
+	command("checkpoint", "request", node.Name, "--by", "alex", "--kubeconfig", bed.Cluster.Kubeconfig)
+	_, err := bed.Watch.Until(t.Context(), time.Minute, "the trainer is asked", func(testbed.State) bool {
+		return bed.Redis.Exists(t.Context(), testbed.RequestKey(pod)).Val() == 1
+	})
+	require.NoError(t, err)
+	held(true)
+	command("checkpoint", "release", node.Name, "--by", "alex", "--kubeconfig", bed.Cluster.Kubeconfig)
+	held(false)
+	assert.NotContains(t, command("status", "--address", bed.HTTP()), pod.Name)
+
+	require.NoError(t, bed.DeleteScript(t.Context(), "train"))
+	require.NoError(t, bed.StartScript(t.Context(), testbed.Script{Name: "again", Accelerator: t4, Script: testbed.Hasty, Replicas: 1, Grace: 30}))
+	held(true)
+	bed.KillProvider()
+	assert.Contains(t, command("uninstall", "--kubeconfig", bed.Cluster.Kubeconfig), "1 nodes freed")
+	held(false)
+	records, err := bed.Cluster.Client.CoreV1().ConfigMaps("gpu-node-provider").List(t.Context(), metav1.ListOptions{LabelSelector: "gpu-node-provider.io/record"})
+	require.NoError(t, err)
+	assert.Empty(t, records.Items)
 }

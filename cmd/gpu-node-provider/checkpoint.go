@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/user"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"gpu-node-provider/provider/checkpoint"
+	"gpu-node-provider/provider/guard"
+)
+
+// person is somebody at a terminal with a kubeconfig.
+type person struct {
+	kubeconfig string
+	by         string
+}
+
+func (p *person) flags(c *cobra.Command) {
+	c.Flags().StringVar(&p.kubeconfig, "kubeconfig", "", "how to reach the cluster (default: KUBECONFIG, else ~/.kube/config)")
+}
+
+func (p *person) client() (kubernetes.Interface, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = p.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--kubeconfig: %w", err)}
+	}
+	return kubernetes.NewForConfig(config)
+}
+
+// checkpointCommand holds what a person may say about held nodes. It is said by
+// an annotation of the Node, which the guard carries out and removes: who may say
+// it is a matter of the cluster's own rights.
+func checkpointCommand() *cobra.Command {
+	c := &cobra.Command{Use: "checkpoint", Short: "Ask the trainers of a held node for a checkpoint, or let it go without"}
+	c.AddCommand(
+		wishCommand("request NODE", "Ask the trainers of a node for a checkpoint", guard.RequestAnnotation, "asked: the trainers of %s are asked at once; see the Events of their Pods\n"),
+		wishCommand("release NODE", "Let a node go although its trainers have not acknowledged; what they have not saved may be lost", guard.ReleaseAnnotation,
+			"released: %s is no longer held for the training pods that are on it now\n"),
+	)
+	return c
+}
+
+func wishCommand(use, short, annotation, done string) *cobra.Command {
+	var p person
+	c := &cobra.Command{Use: use, Short: short, Args: oneArgument, RunE: func(c *cobra.Command, args []string) error {
+		client, err := p.client()
+		if err != nil {
+			return err
+		}
+		if err := annotate(c.Context(), client, args[0], map[string]any{annotation: p.name()}); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(c.OutOrStdout(), done, args[0])
+		return err
+	}}
+	p.flags(c)
+	c.Flags().StringVar(&p.by, "by", "", "who says so, for the log and the Events (default: the user of this machine)")
+	return c
+}
+
+func oneArgument(c *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usageError{fmt.Errorf("%s takes the name of one node, got %q; see %s --help", c.CommandPath(), args, c.CommandPath())}
+	}
+	return nil
+}
+
+func (p *person) name() string {
+	if p.by != "" {
+		return p.by
+	}
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return "somebody"
+}
+
+func annotate(ctx context.Context, client kubernetes.Interface, node string, annotations map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	if err != nil {
+		return err
+	}
+	if _, err := client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("node %s: %w", node, err)
+	}
+	return nil
+}
+
+// uninstallCommand takes everything of ours off a cluster.
+func uninstallCommand() *cobra.Command {
+	var p person
+	var namespace string
+	c := &cobra.Command{
+		Use: "uninstall", Short: "Take the holds and the record off the cluster, after the provider is stopped: held nodes would never scale down again",
+		Args: noArguments, RunE: func(c *cobra.Command, _ []string) error {
+			client, err := p.client()
+			if err != nil {
+				return err
+			}
+			nodes, err := freeNodes(c.Context(), client)
+			if err != nil {
+				return err
+			}
+			if err := client.CoreV1().ConfigMaps(namespace).DeleteCollection(c.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: checkpoint.RecordLabel}); err != nil {
+				return fmt.Errorf("removing the record in namespace %s: %w", namespace, err)
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%d nodes freed, and the record in namespace %s removed\n", nodes, namespace)
+			return err
+		},
+	}
+	p.flags(c)
+	c.Flags().StringVar(&namespace, "namespace", "gpu-node-provider", "kubernetes.namespace of the node group file")
+	return c
+}
+
+// freeNodes removes our annotations; a person's scale-down-disabled stays.
+func freeNodes(ctx context.Context, client kubernetes.Interface) (freed int, err error) {
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("listing nodes: %w", err)
+	}
+	scaleDown, held, others := guard.Marks()
+	for _, node := range nodes.Items {
+		remove := map[string]any{}
+		if _, ours := node.Annotations[held]; ours {
+			remove[scaleDown], remove[held] = nil, nil
+		}
+		for _, key := range others {
+			if _, there := node.Annotations[key]; there {
+				remove[key] = nil
+			}
+		}
+		if len(remove) == 0 {
+			continue
+		}
+		if err := annotate(ctx, client, node.Name, remove); err != nil {
+			return freed, err
+		}
+		freed++
+	}
+	return freed, nil
+}
