@@ -31,7 +31,7 @@ test: ## Run all tests
 
 .PHONY: e2e
 e2e: testbed ## Play the stories of the whole system on a real control plane (CLUSTER_AUTOSCALER=FILE: on a real autoscaler)
-	go test -tags e2e -count 1 -timeout 30m -parallel $(E2E_PARALLEL) ./test/e2e
+	go test -v -tags e2e -count 1 -timeout 30m -parallel $(E2E_PARALLEL) ./test/e2e
 
 .PHONY: demo
 demo: testbed ## Tell the acceptance round on the terminal, on a real control plane

@@ -46,12 +46,12 @@ func demo(ctx context.Context) error {
 	}
 	fmt.Printf("Look at it meanwhile: export KUBECONFIG=%s; kubectl get nodes -l accelerator=%s -w\n", bed.Cluster.Kubeconfig, accelerator)
 	fmt.Printf("                      bin/gpu-node-provider status --watch --address %s\n\n", bed.HTTP())
-	bed.Watch.Tell(func(line string) { fmt.Println(line) })
+	bed.Watch.Tell(0, func(line string) { fmt.Println(line) })
 	rows := bed.Play(ctx, testbed.Round{
 		Trainers: testbed.Trainers{Name: "train-worker", Queue: "train:jobs", Accelerator: accelerator, MaxReplicas: 4, Cooldown: 15, LeaseSeconds: 10},
 		Pool:     "t4", PoolMax: 4, Jobs: testbed.Jobs("job", 3, 30, 0.5),
 	})
-	bed.Watch.Tell(nil)
+	bed.Watch.Tell(0, nil)
 	fmt.Printf("\n%s", testbed.Table(rows))
 	return testbed.Passed(rows)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -29,8 +30,8 @@ func start(t *testing.T, o testbed.Options) *testbed.Bed {
 	bed, err := testbed.Start(context.Background(), o)
 	t.Cleanup(bed.Stop)
 	require.NoError(t, err)
-	bed.Watch.Tell(func(line string) { t.Log(line) })
-	t.Cleanup(func() { bed.Watch.Tell(nil) })
+	bed.Watch.Tell(5*time.Second, func(line string) { t.Log(line) })
+	t.Cleanup(func() { bed.Watch.Tell(0, nil) })
 	return bed
 }
 

@@ -110,6 +110,9 @@ type Observer struct {
 	state     State
 	changed   chan struct{} // closed at each change
 	say       func(string)
+	sayEvery  time.Duration
+	said      time.Time
+	unsaid    bool
 	mostNodes map[string]int // by accelerator
 	mostReps  map[string]int
 	everNodes map[string]bool // names of all Nodes of the pools that there ever were
@@ -131,11 +134,12 @@ func (o *Observer) Queues(names ...string) {
 	o.queues = names
 }
 
-// Tell has each change said, one line each, with the time since the start.
-func (o *Observer) Tell(say func(string)) {
+// Tell has changes said, one line each, with the time since the start. Of those
+// that come quicker than every only the last is.
+func (o *Observer) Tell(every time.Duration, say func(string)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.say = say
+	o.say, o.sayEvery = say, every
 }
 
 // Say says something of one's own, with the time.
@@ -204,7 +208,7 @@ func (o *Observer) look(ctx context.Context, now State, deployments []*appsv1.De
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	line := now.String()
-	changed := line != o.state.String()
+	o.unsaid = o.unsaid || line != o.state.String()
 	o.state = now
 	for _, n := range now.Nodes {
 		o.everNodes[n.Name] = true
@@ -216,8 +220,9 @@ func (o *Observer) look(ctx context.Context, now State, deployments []*appsv1.De
 	}
 	close(o.changed)
 	o.changed = make(chan struct{})
-	if changed {
+	if o.unsaid && time.Since(o.said) >= o.sayEvery {
 		o.sayLocked(line)
+		o.said, o.unsaid = time.Now(), false
 	}
 }
 
