@@ -105,6 +105,22 @@ func TestGracePeriod(t *testing.T) {
 	require.Contains(t, k.log(), "saved", "it had the time")
 }
 
+func TestSignalWithoutAHandlerIsDropped(t *testing.T) {
+	k := newKubelet(t)
+	k.bind("node", `echo up; while :; do sleep 0.05; done`, corev1.RestartPolicyAlways)
+	k.until("up", func() bool { return strings.Contains(k.log(), "up") })
+	k.until("running", k.phase(corev1.PodRunning))
+	k.terminate(time.Hour)
+	k.until("terminating", func() bool {
+		k.agent.mu.Lock()
+		defer k.agent.mu.Unlock()
+		return len(k.agent.pods["uid-1"].deadline) == 0 // it has been taken
+	})
+	require.NotNil(t, k.pod(), "process 1 of a container would not have heard it")
+	k.terminate(0)
+	k.until("removed at the end of its grace period", func() bool { return k.pod() == nil })
+}
+
 func TestGracePeriodThatIsCutShort(t *testing.T) {
 	k := newKubelet(t)
 	k.bind("node", `trap 'echo no' TERM; echo up; while :; do sleep 0.05; done`, corev1.RestartPolicyAlways)

@@ -137,7 +137,7 @@ func (c *container) watch(ctx context.Context, p *process.Process) (ended, termi
 			p.Kill() // children that it left behind
 			return true, terminating
 		case deadline := <-c.deadline:
-			if !terminating {
+			if !terminating && catches(p.PID(), syscall.SIGTERM) {
 				_ = p.Signal(syscall.SIGTERM) // it may have ended just now
 			}
 			terminating = true

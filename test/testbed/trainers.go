@@ -69,6 +69,8 @@ func (b *Bed) editDeployment(object *unstructured.Unstructured, t Trainers) erro
 	d.Spec.Template.Labels["queue"] = t.Name
 	spec := &d.Spec.Template.Spec
 	spec.NodeSelector["accelerator"] = t.Accelerator
+	// A trainer that was told to stop before it could listen is killed after this.
+	spec.TerminationGracePeriodSeconds = new(int64(20))
 	c := &spec.Containers[0]
 	c.Command = []string{b.binaries.python, filepath.Join(b.binaries.root, "deploy", "train-worker", "worker.py")}
 	spec.Volumes, c.VolumeMounts = nil, nil // the folder is this machine's
