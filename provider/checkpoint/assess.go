@@ -1,7 +1,9 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,29 +41,49 @@ func PodOf(pod *corev1.Pod, node *corev1.Node) Pod {
 }
 
 // Merge is what an instance holds: the training pods that are there, and those
-// in the record that are not there any more.
+// in the record that are not there any more, in an order that does not change by itself.
 func (a *Assessor) Merge(recorded []Pod, there []*corev1.Pod, node *corev1.Node) []Pod {
 	var all []Pod
-	present := map[string]bool{}
-	released := map[string]string{}
+	known := map[string]Pod{}
 	for _, p := range recorded {
-		released[p.UID] = p.Released
+		known[p.UID] = p
 	}
 	for _, pod := range there {
-		if !Trains(pod, a.Selector) {
-			continue
+		if Trains(pod, a.Selector) {
+			all = append(all, a.present(pod, node, known[string(pod.UID)]))
 		}
-		present[string(pod.UID)] = true
-		entry := PodOf(pod, node)
-		entry.Released = released[entry.UID]
-		all = append(all, entry)
+		delete(known, string(pod.UID))
 	}
-	for _, p := range recorded {
-		if !present[p.UID] {
-			all = append(all, a.missing(p))
-		}
+	for _, p := range known {
+		all = append(all, a.missing(p))
 	}
+	slices.SortFunc(all, func(a, b Pod) int { return cmp.Compare(a.UID, b.UID) })
 	return all
+}
+
+// present is the entry of a pod that is there; before is what the record has of
+// it, if it has something.
+func (a *Assessor) present(pod *corev1.Pod, node *corev1.Node, before Pod) Pod {
+	entry := PodOf(pod, node)
+	entry.Released = before.Released
+	if entry.Stage == Waiting && before.Stage != "" && before.Stage != Waiting {
+		// It has run: a kubelet that rejects it after a restart wipes its statuses.
+		entry.Started = before.Started
+		switch {
+		case pod.Status.Phase == corev1.PodFailed:
+			entry.Stage = Failed
+		case pod.DeletionTimestamp != nil:
+			entry.Stage = Terminating
+		default:
+			entry.Stage = Running
+		}
+	}
+	if entry.Stage == Failed && entry.Ended.IsZero() {
+		if entry.Ended = before.Ended; entry.Ended.IsZero() {
+			entry.Ended = a.Now()
+		}
+	}
+	return entry
 }
 
 // missing notes that a recorded pod is no more.

@@ -77,12 +77,16 @@ func everStarted(pod *corev1.Pod) bool {
 	return false
 }
 
-// finished is when the last container ended; the Pod's creation when nobody says,
-// which is on the safe side of nothing but keeps a Pod from holding for ever.
+// finished is when the last container ended; zero when nobody says. A Pod whose
+// Node is gone is marked Failed by the Pod garbage collector while its containers
+// are still said to run.
 func finished(pod *corev1.Pod) time.Time {
-	last := pod.CreationTimestamp.Time
+	var last time.Time
 	for _, s := range pod.Status.ContainerStatuses {
-		if t := s.State.Terminated; t != nil && t.FinishedAt.After(last) {
+		switch t := s.State.Terminated; {
+		case t == nil:
+			return time.Time{}
+		case t.FinishedAt.After(last):
 			last = t.FinishedAt.Time
 		}
 	}

@@ -75,7 +75,11 @@ func Judge(now time.Time, policy Policy, pod Facts, request *Request, ack *Ack) 
 	case Running, Terminating:
 		switch {
 		case !pod.NodeNotReadySince.IsZero():
-			return cannotSave(now, policy, pod.NodeNotReadySince, saved, pod.NodeNotReadySince.Add(-policy.MaxAge), problem, "its node is not Ready")
+			oldest := pod.NodeNotReadySince.Add(-policy.MaxAge)
+			if pod.Stage == Terminating { // it may still be saving
+				oldest = pod.TerminatingSince
+			}
+			return cannotSave(now, policy, pod.NodeNotReadySince, saved, oldest, problem, "its node is not Ready")
 		case pod.Stage == Running:
 			return running(now, policy, saved, problem)
 		default:
@@ -106,6 +110,9 @@ func savedAt(now time.Time, pod Facts, request *Request, ack *Ack) (saved time.T
 	// newer than the request, whatever its clock says.
 	if request != nil && ack.Request != "" && ack.Request == request.ID && request.RequestedAt.After(saved) {
 		saved, problem = request.RequestedAt, ""
+		if saved.After(now) { // whoever asked has a clock that is ahead
+			saved = now
+		}
 	}
 	if saved.IsZero() && problem == "" {
 		problem = "its acknowledgement is for a request that is over"

@@ -168,6 +168,9 @@ func (r *Record) keep(m Machine, text string) (written bool) {
 func (r *Record) write(ctx context.Context, m Machine, text string) error {
 	configMaps := r.client.CoreV1().ConfigMaps(r.namespace)
 	shard, isNew := r.shardFor(m, len(text))
+	if shard.Data == nil {
+		shard.Data = map[string]string{}
+	}
 	if len(m.Pods) == 0 {
 		delete(shard.Data, keyOf(m.Instance))
 	} else {
@@ -219,17 +222,14 @@ func (r *Record) shardFor(m Machine, size int) (shard *corev1.ConfigMap, isNew b
 			}, true
 		}
 		if known.Labels[RecordLabel] == m.Group && sizeOf(known)+size < shardSize {
-			shard = known.DeepCopy()
-			if shard.Data == nil {
-				shard.Data = map[string]string{}
-			}
-			return shard, false
+			return known.DeepCopy(), false
 		}
 	}
 }
 
-// forgetShard makes the next write read the ConfigMap anew; entries stay in
-// memory, for what is forgotten could let an instance go.
+// forgetShard reads the ConfigMap anew, for the next write. Entries stay in
+// memory, for what is forgotten could let an instance go, and those that
+// somebody else has written come in.
 func (r *Record) forgetShard(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -239,6 +239,12 @@ func (r *Record) forgetShard(name string) {
 	switch {
 	case err == nil:
 		r.shards[name] = fresh
+		for _, text := range fresh.Data {
+			m, err := decodeMachine(text)
+			if _, known := r.machines[m.Instance]; err == nil && !known {
+				r.machines[m.Instance], r.shardOf[m.Instance] = m, name
+			}
+		}
 	case apierrors.IsNotFound(err):
 		delete(r.shards, name)
 		for instance, shard := range r.shardOf {

@@ -17,8 +17,10 @@ import (
 // toBeDeleted is Cluster Autoscaler's taint on a node that it drains.
 const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// ask asks the trainers of a node for a checkpoint when there is a reason.
-func (g *Guard) ask(ctx context.Context, s subject, judged []checkpoint.Judged) {
+// ask asks the trainers of a node for a checkpoint when there is a reason. It says
+// whether all who had to be asked were.
+func (g *Guard) ask(ctx context.Context, s subject, judged []checkpoint.Judged) bool {
+	all := true
 	node := g.urgent(s)
 	idle := g.idle(s)
 	for _, p := range judged {
@@ -34,18 +36,19 @@ func (g *Guard) ask(ctx context.Context, s subject, judged []checkpoint.Judged) 
 		if reason == "" || p.Signals.Request != nil {
 			continue
 		}
-		g.Request(ctx, p.Pod, reason)
+		all = g.Request(ctx, p.Pod, reason) && all
 	}
+	return all
 }
 
-// Request asks one pod for a checkpoint.
-func (g *Guard) Request(ctx context.Context, p checkpoint.Pod, reason string) {
+// Request asks one pod for a checkpoint; false when Redis did not take it.
+func (g *Guard) Request(ctx context.Context, p checkpoint.Pod, reason string) bool {
 	g.init()
 	id := p.ID()
 	request := checkpoint.Request{ID: strings.ToLower(rand.Text()[:12]), RequestedAt: g.Now(), Reason: reason}
 	if _, err := g.Asker.Ask(ctx, id, request, g.Policy().MaxAge); err != nil {
 		g.Log.Warn("checkpoint not requested, the next look tries again", zap.String("pod", id.String()), zap.Error(err))
-		return
+		return false
 	}
 	g.mu.Lock()
 	g.asked[id.UID] = g.Now()
@@ -53,6 +56,7 @@ func (g *Guard) Request(ctx context.Context, p checkpoint.Pod, reason string) {
 	g.Metrics.requested()
 	g.Log.Info("checkpoint requested", zap.String("pod", id.String()), zap.String("request", request.ID), zap.String("because", reason))
 	g.View.Tell(podReference(p), "CheckpointRequested", reason)
+	return true
 }
 
 // notAskedSince says whether nobody asked a pod for a while.

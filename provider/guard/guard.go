@@ -270,6 +270,8 @@ func (g *Guard) subject(ctx context.Context, instance string, node *corev1.Node)
 	}
 	if node != nil {
 		s.all = g.View.PodsOn(node.Name)
+	} else if s.recorded.Node != "" { // Pods may outlive the object of their Node
+		s.all = g.View.PodsOn(s.recorded.Node)
 	}
 	s.pods = g.Assessor.Merge(s.recorded.Pods, s.all, node)
 	return s, len(s.pods) > 0 || len(s.recorded.Pods) > 0 || marked(node) || wished(node)

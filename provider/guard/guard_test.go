@@ -85,6 +85,7 @@ func (w *world) restart() {
 		},
 	}
 	w.guard.init()
+	close(w.guard.passed)
 }
 
 func (w *world) pass(d time.Duration) {

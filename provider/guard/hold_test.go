@@ -34,14 +34,16 @@ func TestHeldUntilAcknowledged(t *testing.T) {
 
 func TestNothingIsWrittenWhenNothingChanges(t *testing.T) {
 	w := newWorld(t)
-	w.train("a")
+	for _, name := range []string{"a", "b", "c", "d"} {
+		w.train(name)
+	}
 	w.pass(time.Second)
 	w.seen(func() bool { // it is written by another goroutine
 		events, err := w.client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
 		return err == nil && len(events.Items) == 1
 	})
 	w.client.ClearActions()
-	for range 5 {
+	for range 9 {
 		w.pass(time.Minute)
 	}
 	for _, action := range w.client.Actions() {
@@ -164,8 +166,9 @@ func TestReleaseIsForThePodsOfThatMoment(t *testing.T) {
 	w.pass(time.Second)
 	w.annotate(ReleaseAnnotation, "alex")
 	w.pass(time.Second)
-	w.requireHeld(false, "released")
 	require.NotContains(t, w.node().Annotations, ReleaseAnnotation, "carried out, and removed")
+	w.pass(time.Second)
+	w.requireHeld(false, "released")
 	w.requireGate("")
 	w.restart()
 	w.pass(time.Second)

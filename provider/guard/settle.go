@@ -45,8 +45,8 @@ func released(node *corev1.Node) string {
 
 // settle brings one instance's marks, record and Events up to its verdicts.
 func (g *Guard) settle(ctx context.Context, s subject, judged []checkpoint.Judged) {
-	if who := released(s.node); who != "" {
-		g.release(s, judged, who)
+	if released(s.node) != "" && g.release(ctx, s, judged) {
+		return // the Node has changed, so it is looked at again at once
 	}
 	hold := false
 	var keep []checkpoint.Pod
@@ -59,8 +59,8 @@ func (g *Guard) settle(ctx context.Context, s subject, judged []checkpoint.Judge
 	g.remember(ctx, s, keep)
 	g.tell(s, judged)
 	g.note(s, judged, hold)
-	g.mark(ctx, s, judged, hold)
-	g.ask(ctx, s, judged)
+	asked := g.ask(ctx, s, judged)
+	g.mark(ctx, s, judged, hold, asked)
 }
 
 // worthKeeping says whether the record needs a pod: one that may have something
@@ -69,7 +69,7 @@ func worthKeeping(p checkpoint.Judged) bool {
 	switch p.Stage {
 	case checkpoint.Waiting, checkpoint.Succeeded:
 		return false
-	case checkpoint.Running, checkpoint.Terminating:
+	case checkpoint.Running, checkpoint.Terminating, checkpoint.Failed: // Failed for when it was first seen to be
 		return true
 	default:
 		return !p.Clear
@@ -86,19 +86,30 @@ func (g *Guard) remember(ctx context.Context, s subject, keep []checkpoint.Pod) 
 	}
 }
 
-// release carries a person's word out: it is for the pods of this moment.
-func (g *Guard) release(s subject, judged []checkpoint.Judged, who string) {
-	for n := range judged {
-		p := &judged[n]
-		if p.Clear {
+// release carries a person's word out, for the pods of this moment. The wish is
+// taken off the Node first: while it stands, or stands in an older view of the Node,
+// pods that came later would be released too. It says whether it was carried out.
+func (g *Guard) release(ctx context.Context, s subject, judged []checkpoint.Judged) bool {
+	who := released(s.node)
+	if err := g.View.Annotate(ctx, s.node, map[string]*string{ReleaseAnnotation: nil}); err != nil {
+		g.Log.Warn("node not released, the next look tries again", zap.String("node", s.node.Name), zap.Error(err))
+		return false
+	}
+	var keep []checkpoint.Pod
+	for _, p := range judged {
+		if !worthKeeping(p) {
 			continue
 		}
-		p.Released = who
-		p.Verdict = checkpoint.Verdict{Clear: true, Reason: "released by " + who}
-		g.Log.Warn("training pod released, what it has not saved may be lost",
-			zap.String("by", who), zap.String("node", s.node.Name), zap.String("pod", p.ID().String()))
-		g.View.WarnOf(podReference(p.Pod), "CheckpointReleased", "its node may go without its acknowledgement, says "+who)
+		p.Released = who // also one that is clear now: its acknowledgement will age
+		keep = append(keep, p.Pod)
+		if !p.Clear {
+			g.Log.Warn("training pod released, what it has not saved may be lost",
+				zap.String("by", who), zap.String("node", s.node.Name), zap.String("pod", p.ID().String()))
+			g.View.WarnOf(podReference(p.Pod), "CheckpointReleased", "its node may go without its acknowledgement, says "+who)
+		}
 	}
+	g.remember(ctx, s, keep)
+	return true
 }
 
 func (g *Guard) note(s subject, judged []checkpoint.Judged, hold bool) {
@@ -129,12 +140,16 @@ func (g *Guard) note(s subject, judged []checkpoint.Judged, hold bool) {
 }
 
 // mark brings the Node's annotations up to date, if they are not.
-func (g *Guard) mark(ctx context.Context, s subject, judged []checkpoint.Judged, hold bool) {
+// asked says that a person's request has been carried out.
+func (g *Guard) mark(ctx context.Context, s subject, judged []checkpoint.Judged, hold, asked bool) {
 	if s.node == nil {
 		return
 	}
 	hold = hold && !g.Policy().Observe
 	change := changes(s.node, hold, names(judged))
+	if asked && s.node.Annotations[RequestAnnotation] != "" {
+		change[RequestAnnotation] = nil
+	}
 	if len(change) == 0 {
 		return
 	}
@@ -155,11 +170,6 @@ func (g *Guard) mark(ctx context.Context, s subject, judged []checkpoint.Judged,
 // A person's annotation is left alone: without our marker it is not ours.
 func changes(node *corev1.Node, hold bool, pods string) map[string]*string {
 	have, change := node.Annotations, map[string]*string{}
-	for _, wish := range []string{ReleaseAnnotation, RequestAnnotation} {
-		if have[wish] != "" {
-			change[wish] = nil // carried out
-		}
-	}
 	disabled := have[scaleDownDisabled] == "true" // any other value disables nothing
 	switch {
 	case hold && (marked(node) || !disabled):

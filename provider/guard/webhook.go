@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -86,6 +87,11 @@ func denied(code int32, message string) *admissionv1.AdmissionResponse {
 
 // judge says what keeps a pod from being evicted; nothing when it may go.
 func (h Webhook) judge(ctx context.Context, namespace, name string, dryRun bool) (string, error) {
+	select {
+	case <-h.Passed():
+	default:
+		return "", errors.New("the provider has not looked at every node yet")
+	}
 	pod, err := h.View.LivePod(ctx, namespace, name)
 	if apierrors.IsNotFound(err) {
 		return "", nil // the API server will say so
