@@ -18,8 +18,9 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 .PHONY: build
-build: ## Build the static binary into bin/
+build: ## Build the static binaries into bin/
 	go build -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/gpu-node-provider
+	go build -ldflags '-s -w' -o bin/checkpoint-ack ./cmd/checkpoint-ack
 
 .PHONY: run
 run: build ## Serve on the simulated cloud, to rehearse
