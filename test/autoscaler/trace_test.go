@@ -15,6 +15,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 
 	"gpu-node-provider/proto"
+	"gpu-node-provider/test/traces"
 )
 
 // call is one that a server answered.
@@ -24,40 +25,12 @@ type call struct {
 	code    string
 }
 
-// tracesDir is where the recorded calls are: in shared/traces beside the
-// repository, unless TRACES_DIR says otherwise; empty when they are not there.
-func tracesDir(t *testing.T) string {
-	t.Helper()
-	if dir := os.Getenv("TRACES_DIR"); dir != "" {
-		return dir
-	}
-	dir, err := os.Getwd()
-	require.NoError(t, err)
-	for {
-		candidate := filepath.Join(filepath.Dir(dir), "shared", "traces")
-		if info, err := os.Stat(candidate); err == nil && info.IsDir() {
-			return candidate
-		}
-		if dir == filepath.Dir(dir) {
-			return ""
-		}
-		dir = filepath.Dir(dir)
-	}
-}
-
-// readTrace reads the calls of a real 1.36. Without them the test is skipped,
-// but fails in CI.
+// readTrace reads the calls of a real 1.36. Without any recorded calls the test is
+// skipped, but fails in CI.
 func readTrace(t *testing.T, name string) []call {
 	t.Helper()
-	dir := tracesDir(t)
-	f, err := os.Open(filepath.Join(dir, name+".jsonl"))
-	if dir == "" || err != nil {
-		const missing = "no recorded calls: there is no shared/traces beside the repository, and TRACES_DIR names no folder with *.jsonl"
-		if os.Getenv("CI") == "true" {
-			require.FailNow(t, missing)
-		}
-		t.Skip(missing)
-	}
+	f, err := os.Open(filepath.Join(filepath.Dir(traces.Files(t)[0]), name+".jsonl"))
+	require.NoError(t, err)
 	defer func() { _ = f.Close() }()
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)

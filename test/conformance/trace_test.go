@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -23,43 +22,6 @@ type recorded struct {
 	Code       string `json:"code"`
 
 	request []byte
-}
-
-// tracesDir is where the recorded calls are: in shared/traces beside the
-// repository, unless TRACES_DIR says otherwise; empty when they are not there.
-func tracesDir(t *testing.T) string {
-	t.Helper()
-	if dir := os.Getenv("TRACES_DIR"); dir != "" {
-		return dir
-	}
-	dir, err := os.Getwd()
-	require.NoError(t, err)
-	for {
-		candidate := filepath.Join(filepath.Dir(dir), "shared", "traces")
-		if info, err := os.Stat(candidate); err == nil && info.IsDir() {
-			return candidate
-		}
-		if dir == filepath.Dir(dir) {
-			return ""
-		}
-		dir = filepath.Dir(dir)
-	}
-}
-
-// traces lists the files of recorded calls.
-func traces(t *testing.T) []string {
-	t.Helper()
-	dir := tracesDir(t)
-	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
-	require.NoError(t, err)
-	if dir == "" || len(files) == 0 {
-		const missing = "no recorded calls: there is no shared/traces beside the repository, and TRACES_DIR names no folder with *.jsonl"
-		if os.Getenv("CI") == "true" {
-			require.FailNow(t, missing)
-		}
-		t.Skip(missing)
-	}
-	return files
 }
 
 func readTrace(t *testing.T, path string) []recorded {

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"gpu-node-provider/proto"
+	"gpu-node-provider/test/traces"
 )
 
 // restartBoot keeps machines in flight while the part of a trace is replayed in
@@ -44,7 +45,7 @@ var stories = map[string]story{
 func TestRecordedCalls(t *testing.T) {
 	needsOwnServer(t)
 	parallel(t)
-	for _, path := range traces(t) {
+	for _, path := range traces.Files(t) {
 		name := strings.TrimSuffix(filepath.Base(path), ".jsonl")
 		t.Run(name, func(t *testing.T) {
 			parallel(t)
@@ -301,7 +302,7 @@ func (r *replay) checkForNode(t *testing.T, n *proto.ExternalGrpcNode, g *proto.
 func TestRecordedCallsAreUnderstood(t *testing.T) {
 	parallel(t)
 	seen := map[string]int{}
-	for _, path := range traces(t) {
+	for _, path := range traces.Files(t) {
 		for _, call := range readTrace(t, path) {
 			require.Contains(t, methods, call.Method)
 			seen[call.Method]++
