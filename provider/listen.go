@@ -111,3 +111,9 @@ func (l *Listener) Stop() {
 	defer hard.Stop()
 	l.grpc.GracefulStop()
 }
+
+// StopNow ends calls in flight: what they would do is another process' business.
+func (l *Listener) StopNow() {
+	l.health.Shutdown()
+	l.grpc.Stop()
+}

@@ -70,6 +70,9 @@ func (s *memoryStore) save(next *state) (bool, error) {
 
 func (s *memoryStore) close() error { return nil }
 
+// ErrInUse means that another process has the state file.
+var ErrInUse = errors.New("in use by another process")
+
 // fileStore keeps the state in a file that is replaced as a whole, so that a
 // crash leaves the old or the new one and never a mixture.
 type fileStore struct {
@@ -92,7 +95,7 @@ func openFile(path string) (*fileStore, error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		err = errors.Join(err, lock.Close())
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("state file %s is in use by another process: stop that one, or name another file: %w", path, err)
+			return nil, fmt.Errorf("state file %s is %w: stop that one, or name another file: %w", path, ErrInUse, err)
 		}
 		return nil, fmt.Errorf("state file %s: cannot lock it: %w", path, err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"gpu-node-provider/provider/checkpoint"
 	"gpu-node-provider/provider/guard"
+	"gpu-node-provider/provider/nodegroup"
 )
 
 // person is somebody at a terminal with a kubeconfig.
@@ -56,7 +57,7 @@ func wishCommand(use, short, annotation, done string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := annotate(c.Context(), client, args[0], map[string]any{annotation: p.name()}); err != nil {
+		if err := patch(c.Context(), client, args[0], map[string]any{"annotations": map[string]any{annotation: p.name()}}); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintf(c.OutOrStdout(), done, args[0])
@@ -84,12 +85,13 @@ func (p *person) name() string {
 	return "somebody"
 }
 
-func annotate(ctx context.Context, client kubernetes.Interface, node string, annotations map[string]any) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+// patch changes a Node's metadata; nil takes a key away.
+func patch(ctx context.Context, client kubernetes.Interface, node string, metadata map[string]any) error {
+	text, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return err
 	}
-	if _, err := client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, text, metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("node %s: %w", node, err)
 	}
 	return nil
@@ -122,7 +124,7 @@ func uninstallCommand() *cobra.Command {
 	return c
 }
 
-// freeNodes removes our annotations; a person's scale-down-disabled stays.
+// freeNodes removes our annotations and our label; a person's scale-down-disabled stays.
 func freeNodes(ctx context.Context, client kubernetes.Interface) (freed int, err error) {
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -139,10 +141,14 @@ func freeNodes(ctx context.Context, client kubernetes.Interface) (freed int, err
 				remove[key] = nil
 			}
 		}
-		if len(remove) == 0 {
+		labels := map[string]any{}
+		if _, ours := node.Labels[nodegroup.Label]; ours {
+			labels[nodegroup.Label] = nil
+		}
+		if len(remove)+len(labels) == 0 {
 			continue
 		}
-		if err := annotate(ctx, client, node.Name, remove); err != nil {
+		if err := patch(ctx, client, node.Name, map[string]any{"annotations": remove, "labels": labels}); err != nil {
 			return freed, err
 		}
 		freed++

@@ -14,6 +14,7 @@ import (
 	"gpu-node-provider/provider/checkpoint"
 	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/guard"
+	"gpu-node-provider/provider/nodegroup"
 )
 
 // checkpoints is everything that holds nodes for training pods; nil without a
@@ -47,7 +48,7 @@ func newCheckpoints(c *config.Config, k *kube, embedded *embeddedRedis, place fu
 		Policy: func() checkpoint.Policy { return p.guardPolicy().Policy },
 	}
 	p.guard = &guard.Guard{
-		Assessor: p.assessor, View: k.seen, Record: p.record, Asker: store, Policy: p.guardPolicy, Place: place,
+		Assessor: p.assessor, View: k.seen, Record: p.record, Asker: store, Policy: p.guardPolicy, Place: place, GroupLabel: nodegroup.Label,
 		Log: log, Now: time.Now, Metrics: guard.NewMetrics(r),
 	}
 	return p, nil

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/simulated"
 	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/dashboard"
@@ -64,19 +66,29 @@ type process struct {
 	registry *prometheus.Registry
 	http     net.Listener
 	kube     *kube
-	cloud    *runningCloud
 	tls      *tlsSide
 	redis    *embeddedRedis
 	holding  *checkpoints
-	server   *provider.Server
+	election *election
+	synced   chan struct{} // closed once the cluster has been read
 	snapshot chan struct{} // closed once there is a snapshot
 	started  chan struct{} // closed once every node has been looked at, and the port is open
 	stopping atomic.Bool
+
+	mu     sync.Mutex // between a changed file and the beginning of the lead
+	office atomic.Pointer[office]
+}
+
+// office is what only the leader has: it decides about machines.
+type office struct {
+	cloud    *runningCloud
+	server   *provider.Server
+	listener *provider.Listener
 }
 
 // serve runs until ctx is done or a part fails.
 func serve(ctx context.Context, o serveOptions) error {
-	p := &process{serveOptions: o, registry: prometheus.NewRegistry(), snapshot: make(chan struct{}), started: make(chan struct{})}
+	p := &process{serveOptions: o, registry: prometheus.NewRegistry(), synced: make(chan struct{}), snapshot: make(chan struct{}), started: make(chan struct{})}
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	defer p.close()
 	if err := p.build(); err != nil {
@@ -103,28 +115,52 @@ func (p *process) build() (err error) {
 	if p.redis, err = startRedis(p.config.Redis.Embedded); err != nil {
 		return err
 	}
-	if p.cloud, err = newCloud(p.config, p.kube, p.newNode, p.log); err != nil {
-		return err
-	}
 	if p.holding, err = newCheckpoints(p.config, p.kube, p.redis, p.place, p.log, p.registry); err != nil {
 		return err
 	}
-	p.server = provider.New(provider.Options{
-		Gate:      p.holding.gate(),
-		Catalogue: nodegroup.New(p.config, p.cloud.backend.TemplateID), Backend: p.cloud.backend, Cluster: p.kube.view(), Log: p.log, Registerer: p.registry,
-	})
+	if p.election, err = newElection(p.config.Kubernetes, p.kube, p.log); err != nil {
+		return err
+	}
+	if p.election.leads() { // nobody else can
+		return p.takeOffice()
+	}
 	return nil
 }
 
-// place finds an instance in the snapshot in force.
+// takeOffice makes what only the leader has. From now on a changed file is the
+// server's business.
+func (p *process) takeOffice() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	running, err := newCloud(p.config, p.kube, p.newNode, p.log)
+	if err != nil {
+		return err
+	}
+	server := provider.New(provider.Options{
+		Gate:      p.holding.gate(),
+		Catalogue: nodegroup.New(p.config, running.backend.TemplateID), Backend: running.backend, Cluster: p.kube.view(), Log: p.log, Registerer: p.registry,
+	})
+	listener := provider.NewListener(server, provider.ListenOptions{
+		Credentials: p.tls.credentials(), Authorize: p.tls.authorize(), Log: p.log, Registerer: p.registry,
+	})
+	p.office.Store(&office{cloud: running, server: server, listener: listener})
+	return nil
+}
+
+// place finds an instance in the snapshot in force, which a replica that stands by has not.
 func (p *process) place(instance string) (guard.Place, bool) {
-	group, aboveMin, ok := p.server.Place(instance)
+	o := p.office.Load()
+	if o == nil {
+		return guard.Place{}, false
+	}
+	group, aboveMin, ok := o.server.Place(instance)
 	return guard.Place{Group: group, AboveMin: aboveMin}, ok
 }
 
-// newNode makes Nodes as the templates promise them, by the file in force.
+// newNode makes Nodes as the templates promise them, by the file in force. Only
+// the leader's cloud asks for them.
 func (p *process) newNode(group, name, providerID string) (*corev1.Node, error) {
-	return p.server.NewNode(group, name, providerID)
+	return p.office.Load().server.NewNode(group, name, providerID)
 }
 
 // portFree finds a used port before anything is started; the port itself opens
@@ -139,7 +175,10 @@ func portFree(field, address string) error {
 
 func (p *process) close() {
 	p.holding.close()
-	p.cloud.close(p.log)
+	if o := p.office.Load(); o != nil {
+		o.cloud.close(p.log)
+	}
+	p.election.close()
 	p.redis.close()
 	if p.http != nil {
 		_ = p.http.Close() // closed already when it was served
@@ -162,10 +201,12 @@ func (p *process) run(ctx context.Context) error {
 	}
 	add(p.kube.run)
 	add(p.tls.run)
+	add(p.election.run)
 	add(once(p.snapshot, p.holding.run))
-	add(p.onceStarted(p.cloud.run))
-	add(p.onceStarted(p.server.Run))
-	add(p.onceStarted(p.watchFile))
+	add(p.onceStarted(func(ctx context.Context) error { return p.office.Load().cloud.run(ctx) }))
+	add(p.onceStarted(func(ctx context.Context) error { return p.office.Load().server.Run(ctx) }))
+	add(p.onceStarted(p.announce))
+	add(once(p.synced, p.watchFile))
 	told, cancel := context.WithCancel(ctx) // ends too when a part fails
 	g.Add(func() error { <-told.Done(); return errStopped }, func(error) { cancel() })
 	if err := g.Run(); !errors.Is(err, errStopped) {
@@ -193,13 +234,10 @@ func once(happened <-chan struct{}, part func(context.Context) error) func(conte
 	}
 }
 
-// addGRPC loads the first snapshot, has every node looked at for training pods,
-// and only then opens the port.
+// addGRPC leads, when it is this replica's turn: it loads the first snapshot, has
+// every node looked at for training pods, and only then opens the port.
 func (p *process) addGRPC(ctx context.Context, g *oklog.Group) {
 	startCtx, cancel := context.WithCancel(ctx)
-	listener := provider.NewListener(p.server, provider.ListenOptions{
-		Credentials: p.tls.credentials(), Authorize: p.tls.authorize(), Log: p.log, Registerer: p.registry,
-	})
 	g.Add(func() error {
 		if err := p.start(startCtx); err != nil {
 			if ctx.Err() != nil {
@@ -212,15 +250,26 @@ func (p *process) addGRPC(ctx context.Context, g *oklog.Group) {
 			return usageError{fmt.Errorf("server.address: %w; stop what uses it, or choose another", err)}
 		}
 		close(p.started)
-		if err := p.announce(port.Addr()); err != nil {
+		if err := p.tell(port.Addr()); err != nil {
 			return err
 		}
-		return listener.Serve(port)
-	}, func(error) {
+		return p.office.Load().listener.Serve(port)
+	}, func(cause error) {
 		cancel()
 		p.stopping.Store(true)
-		listener.Stop()
+		p.stopCalls(cause)
 	})
+}
+
+// stopCalls lets calls in flight finish, unless another replica may lead already.
+func (p *process) stopCalls(cause error) {
+	switch o := p.office.Load(); {
+	case o == nil:
+	case errors.Is(cause, errLeadershipLost):
+		o.listener.StopNow()
+	default:
+		o.listener.Stop()
+	}
 }
 
 // startRetry is how often the first snapshot is tried for. A cloud or an API
@@ -232,6 +281,9 @@ func (p *process) start(ctx context.Context) error {
 	if err := p.kube.waitForSync(ctx); err != nil {
 		return err
 	}
+	if err := p.standBy(ctx); err != nil {
+		return err
+	}
 	if err := p.firstSnapshot(ctx); err != nil {
 		return err
 	}
@@ -239,9 +291,35 @@ func (p *process) start(ctx context.Context) error {
 	return p.holding.passed(ctx)
 }
 
+// standBy returns when this replica leads.
+func (p *process) standBy(ctx context.Context) error {
+	if err := p.election.standBy(ctx); err != nil {
+		return err
+	}
+	close(p.synced)
+	p.election.begin(ctx)
+	select {
+	case <-p.election.led:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if p.office.Load() != nil {
+		return nil
+	}
+	return wait.PollUntilContextCancel(ctx, startRetry, true, func(context.Context) (bool, error) {
+		err := p.takeOffice()
+		if errors.Is(err, simulated.ErrInUse) { // by the leader before, which has not ended yet
+			p.log.Warn("the cloud is in use, trying again", zap.Error(err))
+			return false, nil
+		}
+		return err == nil, err
+	})
+}
+
 func (p *process) firstSnapshot(ctx context.Context) error {
+	server := p.office.Load().server
 	return wait.PollUntilContextCancel(ctx, startRetry, true, func(ctx context.Context) (bool, error) {
-		err := errors.Join(p.server.Start(ctx), p.holding.load(ctx))
+		err := errors.Join(server.Start(ctx), p.holding.load(ctx))
 		if errors.Is(err, cloud.ErrInvalid) || errors.Is(err, cloud.ErrNotFound) {
 			return false, usageError{fmt.Errorf("no first snapshot: %w", err)} // no time will help
 		}
@@ -252,8 +330,8 @@ func (p *process) firstSnapshot(ctx context.Context) error {
 	})
 }
 
-// announce tells people where everything is.
-func (p *process) announce(grpc net.Addr) error {
+// tell says where everything is.
+func (p *process) tell(grpc net.Addr) error {
 	where := []zap.Field{zap.Stringer("grpc", grpc), zap.Stringer("http", p.http.Addr()), zap.Int("node_groups", len(p.config.NodeGroups))}
 	p.log.Info("serving", append(where, zap.String("version", version))...)
 	text := fmt.Sprintf("gpu-node-provider %s serves %d node groups\n", version, len(p.config.NodeGroups)) +
@@ -265,6 +343,15 @@ func (p *process) announce(grpc net.Addr) error {
 	text += fmt.Sprintf("Look at it with: gpu-node-provider status --address %s --watch\n", p.http.Addr())
 	_, err := io.WriteString(p.out, text)
 	return err
+}
+
+// announce has the Service find the leader, whose port is open now.
+func (p *process) announce(ctx context.Context) error {
+	if err := p.election.announce(ctx); err != nil && ctx.Err() == nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
 }
 
 // reachable is the address as the file has it, with the port that it got:
@@ -304,7 +391,7 @@ func (p *process) addWebhook(g *oklog.Group) error {
 		return usageError{fmt.Errorf("server.webhookAddress: %w; stop what uses it, or choose another", err)}
 	}
 	mux := http.NewServeMux()
-	mux.Handle("POST "+guard.EvictionPath, guard.Webhook{Guard: p.holding.guard})
+	mux.Handle("POST "+guard.EvictionPath, guard.Webhook{Guard: p.holding.guard, Leads: p.election.leads})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: httpTimeout, TLSConfig: p.tls.server.WebhookConfig()}
 	g.Add(func() error { return server.ServeTLS(port, "", "") }, func(error) {
 		ctx, cancel := context.WithTimeout(context.Background(), httpTimeout)
@@ -315,17 +402,38 @@ func (p *process) addWebhook(g *oklog.Group) error {
 }
 
 // report is the provider's, with what is held.
-func (p *process) report() (provider.Report, bool) {
-	r, ready := p.server.Report()
+func (p *process) report() (provider.Report, error) {
+	o := p.office.Load()
+	if o == nil {
+		return provider.Report{}, errors.New(p.standing())
+	}
+	r, ready := o.server.Report()
+	if !ready {
+		return r, errors.New("the cloud has not been read yet")
+	}
 	r.Held = p.holding.held()
-	return r, ready
+	return r, nil
 }
 
+// standing says what a replica does that does not lead.
+func (p *process) standing() string {
+	if leader := p.election.leader(); leader != "" {
+		return "this replica stands by; ask the one that leads: " + leader
+	}
+	return "this replica stands by, and no replica leads yet"
+}
+
+// readiness is nil when this replica does its part: the leader serves, the others
+// answer for evictions.
 func (p *process) readiness() error {
+	part, missing := p.synced, "the cluster has not been read yet"
+	if p.election.leads() {
+		part, missing = p.started, "the cloud has not been read yet"
+	}
 	select {
-	case <-p.started:
+	case <-part:
 	default:
-		return errors.New("the cloud has not been read yet")
+		return errors.New(missing)
 	}
 	if p.stopping.Load() {
 		return errors.New("stopping")
@@ -354,19 +462,46 @@ func (p *process) reload(ctx context.Context, data []byte) error {
 	if changed := p.config.RestartNeeded(next); len(changed) > 0 {
 		return fmt.Errorf("these need a restart of the provider: %s", strings.Join(changed, "; "))
 	}
+	if p.keepForLater(next) {
+		return nil
+	}
+	select {
+	case <-p.started:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
 	defer cancel()
-	if err := p.server.Reload(ctx, nodegroup.New(next, p.cloud.backend.TemplateID)); err != nil {
+	o := p.office.Load()
+	if err := o.server.Reload(ctx, nodegroup.New(next, o.cloud.backend.TemplateID)); err != nil {
 		return err
 	}
 	p.holding.reload(&next.Checkpoint)
 	return nil
 }
 
+// keepForLater takes a changed file over on a replica that stands by, and says
+// whether it is one.
+func (p *process) keepForLater(next *config.Config) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.office.Load() != nil {
+		return false
+	}
+	p.config = next
+	p.holding.reload(&next.Checkpoint)
+	p.log.Info("node group file kept for when this replica leads")
+	return true
+}
+
 // reloadTimeout bounds a reload, during which no refresh passes.
 const reloadTimeout = 30 * time.Second
 
 func (p *process) rejected(err error) {
-	p.server.RejectedReload(err)
 	p.kube.warn("ConfigRejected", err.Error())
+	if o := p.office.Load(); o != nil {
+		o.server.RejectedReload(err)
+		return
+	}
+	p.log.Error("node group file rejected, the old one stays", zap.Error(err))
 }

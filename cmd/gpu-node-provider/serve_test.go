@@ -72,7 +72,7 @@ current-context: c
 }
 
 func (a *apiServer) section() string {
-	return fmt.Sprintf("kubernetes: {kubeconfig: %q}", a.kubeconfig)
+	return fmt.Sprintf("kubernetes: {kubeconfig: %q, leaderElection: false}", a.kubeconfig)
 }
 
 func (a *apiServer) wait(t *testing.T) {

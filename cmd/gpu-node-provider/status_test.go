@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -63,12 +64,15 @@ func (w *watched) cut() bool {
 	return w.mute >= 0
 }
 
-func (w *watched) now() (provider.Report, bool) {
+func (w *watched) now() (provider.Report, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.blind--
 	w.report.Time, w.report.Snapshot = w.report.Time.Add(time.Second), w.report.Snapshot.Add(time.Second)
-	return w.report, w.blind < 0
+	if w.blind >= 0 {
+		return provider.Report{}, errors.New("the cloud has not been read yet")
+	}
+	return w.report, nil
 }
 
 // seen waits until it has been looked at n times more.

@@ -120,6 +120,21 @@ func (r *Record) Of(instance string) Machine {
 	return m
 }
 
+// Read asks the API server for the record of one instance, for a process that
+// does not keep the record; empty when there is none.
+func (r *Record) Read(ctx context.Context, group, instance string) (Machine, error) {
+	list, err := r.client.CoreV1().ConfigMaps(r.namespace).List(ctx, metav1.ListOptions{LabelSelector: RecordLabel + "=" + group})
+	if err != nil {
+		return Machine{}, fmt.Errorf("reading the record of training pods: %w", err)
+	}
+	for _, shard := range list.Items {
+		if text, ok := shard.Data[keyOf(instance)]; ok {
+			return decodeMachine(text)
+		}
+	}
+	return Machine{}, nil
+}
+
 // Machines are all entries, by instance.
 func (r *Record) Machines() []Machine {
 	r.mu.RLock()

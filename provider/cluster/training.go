@@ -107,16 +107,27 @@ func final(obj any) any {
 // Annotate sets annotations of a Node as it is known, or removes those that are
 // nil. A Node that has changed since is a conflict, and nothing is written.
 func (v *View) Annotate(ctx context.Context, node *corev1.Node, annotations map[string]*string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": node.ResourceVersion, "uid": node.UID, "annotations": annotations,
-	}})
-	if err != nil {
-		return fmt.Errorf("annotating node %s: %w", node.Name, err)
-	}
-	if _, err := v.client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if err := v.patchMetadata(ctx, node, "annotations", annotations); err != nil {
 		return fmt.Errorf("annotating node %s: %w", node.Name, err)
 	}
 	return nil
+}
+
+// Label sets one label of a Node, as Annotate.
+func (v *View) Label(ctx context.Context, node *corev1.Node, key, value string) error {
+	if err := v.patchMetadata(ctx, node, "labels", map[string]*string{key: &value}); err != nil {
+		return fmt.Errorf("labelling node %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+func (v *View) patchMetadata(ctx context.Context, node *corev1.Node, field string, values map[string]*string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": node.ResourceVersion, "uid": node.UID, field: values}})
+	if err != nil {
+		return err
+	}
+	_, err = v.client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
 }
 
 // Tell writes a normal Event on a Node or Pod.

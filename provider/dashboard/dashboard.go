@@ -19,10 +19,10 @@ const ReportPath = "/report.json"
 
 // Options say what is shown.
 type Options struct {
-	// Report tells the state; false while there is none yet.
-	Report func() (provider.Report, bool)
-	// Ready is nil once calls of Cluster Autoscaler are answered, and says what
-	// is missing before that.
+	// Report tells the state, or why there is none here.
+	Report func() (provider.Report, error)
+	// Ready is nil once this replica does its part, and says what is missing
+	// before that.
 	Ready    func() error
 	Gatherer prometheus.Gatherer
 }
@@ -42,9 +42,9 @@ func Handler(o Options) http.Handler {
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET "+ReportPath, func(w http.ResponseWriter, _ *http.Request) {
-		report, ok := o.Report()
-		if !ok {
-			http.Error(w, "the cloud has not been read yet", http.StatusServiceUnavailable)
+		report, err := o.Report()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")

@@ -35,7 +35,7 @@ func started(t *testing.T, edits ...func(*Options)) *httptest.Server {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "gpu_node_provider_test"}, func() float64 { return 7 }))
 	o := Options{
-		Report:   func() (provider.Report, bool) { return report, true },
+		Report:   func() (provider.Report, error) { return report, nil },
 		Ready:    func() error { return nil },
 		Gatherer: registry,
 	}
@@ -49,7 +49,9 @@ func started(t *testing.T, edits ...func(*Options)) *httptest.Server {
 
 // starting is a provider that has not read the cloud.
 func starting(o *Options) {
-	o.Report = func() (provider.Report, bool) { return provider.Report{}, false }
+	o.Report = func() (provider.Report, error) {
+		return provider.Report{}, errors.New("the cloud has not been read yet")
+	}
 	o.Ready = func() error { return errors.New("the cloud has not been read yet") }
 }
 
@@ -95,7 +97,7 @@ func TestReport(t *testing.T) {
 		"empty": {Time: report.Time, Snapshot: report.Snapshot, NodeGroups: []provider.GroupReport{}, Quotas: []provider.QuotaReport{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := started(t, func(o *Options) { o.Report = func() (provider.Report, bool) { return want, true } })
+			s := started(t, func(o *Options) { o.Report = func() (provider.Report, error) { return want, nil } })
 			response, err := http.Get(s.URL + ReportPath)
 			require.NoError(t, err)
 			defer func() { _ = response.Body.Close() }()

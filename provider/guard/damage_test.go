@@ -6,11 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	k8stesting "k8s.io/client-go/testing"
 )
 
 // TestFailedByTheGarbageCollector: the Node object is deleted while the machine
@@ -45,16 +41,7 @@ func TestFailedWithItsStatusesWiped(t *testing.T) {
 }
 
 // conflictOnce makes the next write of a kind fail as if somebody had been quicker.
-func conflictOnce(w *world, verb, resource string) {
-	left := 1
-	w.client.PrependReactor(verb, resource, func(k8stesting.Action) (bool, runtime.Object, error) {
-		if left == 0 {
-			return false, nil, nil
-		}
-		left--
-		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: resource}, "x", nil)
-	})
-}
+func conflictOnce(w *world, verb, resource string) { w.conflict.Store(new(verb + " " + resource)) }
 
 func TestRecordThatSomebodyEmptied(t *testing.T) {
 	w := newWorld(t)

@@ -45,10 +45,13 @@ type Guard struct {
 	Asker    Asker
 	Policy   func() Policy
 	// Place finds an instance; false when it is none of ours, or gone.
-	Place   func(instance string) (Place, bool)
-	Log     *zap.Logger
-	Now     func() time.Time
-	Metrics *Metrics
+	Place func(instance string) (Place, bool)
+	// GroupLabel names its group on every Node of ours. The guard adds it where the
+	// kubelet did not.
+	GroupLabel string
+	Log        *zap.Logger
+	Now        func() time.Time
+	Metrics    *Metrics
 
 	once   sync.Once
 	kicked chan struct{}
@@ -108,6 +111,15 @@ func (g *Guard) Passed() <-chan struct{} {
 	return g.passed
 }
 
+func (g *Guard) hasPassed() bool {
+	select {
+	case <-g.Passed():
+		return true
+	default:
+		return false
+	}
+}
+
 // Run follows the cluster until ctx is done. The record must have been loaded.
 func (g *Guard) Run(ctx context.Context) error {
 	g.init()
@@ -121,14 +133,13 @@ func (g *Guard) Run(ctx context.Context) error {
 	defer listening.Wait()
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
-	g.pass(ctx, nil)
-	close(g.passed)
+	g.Pass(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-poll.C:
-			g.pass(ctx, nil)
+			g.Pass(ctx)
 		case <-g.kicked:
 			if !wait(ctx, settleFor) {
 				return nil
@@ -186,6 +197,16 @@ type subject struct {
 	recorded checkpoint.Machine
 	pods     []checkpoint.Pod
 	all      []*corev1.Pod // on the node
+}
+
+// Pass looks at every instance once. Run does so by itself, and nothing else may
+// while it runs.
+func (g *Guard) Pass(ctx context.Context) {
+	g.init()
+	g.pass(ctx, nil)
+	if !g.hasPassed() {
+		close(g.passed)
+	}
 }
 
 // pass looks at the named nodes, or at all.
@@ -274,7 +295,18 @@ func (g *Guard) subject(ctx context.Context, instance string, node *corev1.Node)
 		s.all = g.View.PodsOn(s.recorded.Node)
 	}
 	s.pods = g.Assessor.Merge(s.recorded.Pods, s.all, node)
+	g.label(ctx, s)
 	return s, len(s.pods) > 0 || len(s.recorded.Pods) > 0 || marked(node) || wished(node)
+}
+
+// label names a Node's group on it, for replicas that stand by and for people.
+func (g *Guard) label(ctx context.Context, s subject) {
+	if s.node == nil || s.node.Labels[g.GroupLabel] == s.place.Group {
+		return
+	}
+	if err := g.View.Label(ctx, s.node, g.GroupLabel, s.place.Group); err != nil {
+		g.Log.Warn("node not labelled, the next look tries again", zap.String("node", s.node.Name), zap.Error(err))
+	}
 }
 
 // gone drops what is remembered of an instance that is none of ours, or gone:

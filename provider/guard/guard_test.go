@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"encoding/json"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,11 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"gpu-node-provider/provider/checkpoint"
@@ -22,31 +26,34 @@ import (
 )
 
 const (
-	gpu      = "nvidia.com/gpu"
-	label    = "gpu-node-provider.io/checkpoint"
-	instance = "simulated:///t4/t4-a"
-	patience = 10 * time.Second
+	gpu        = "nvidia.com/gpu"
+	label      = "gpu-node-provider.io/checkpoint"
+	instance   = "simulated:///t4/t4-a"
+	patience   = 10 * time.Second
+	groupLabel = "gpu-node-provider.io/node-group"
 )
 
 // world is a guard on a cluster with one Node of four GPUs. Passes are made by
 // hand, so that every step is seen.
 type world struct {
 	*testing.T
-	client *fake.Clientset
-	redis  *miniredis.Miniredis
-	clock  *clocktesting.FakeClock
-	policy Policy
-	view   *cluster.View
-	guard  *Guard
-	here   bool // the instance is in the cloud
+	client   *fake.Clientset
+	redis    *miniredis.Miniredis
+	clock    *clocktesting.FakeClock
+	policy   Policy
+	view     *cluster.View
+	guard    *Guard
+	here     bool                   // the instance is in the cloud
+	conflict atomic.Pointer[string] // verb and resource of the next call that somebody was quicker than
+	leads    bool                   // this replica does
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{
-		T: t, redis: miniredis.RunT(t), clock: clocktesting.NewFakeClock(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)), here: true,
+		T: t, redis: miniredis.RunT(t), clock: clocktesting.NewFakeClock(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)), here: true, leads: true,
 		policy: Policy{Policy: checkpoint.Policy{MaxAge: 20 * time.Minute, AbandonAfter: time.Hour}, AskAfter: 10 * time.Minute, AskEvery: 30 * time.Minute},
 		client: fake.NewClientset(&corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: "t4-a", UID: "node"},
+			ObjectMeta: metav1.ObjectMeta{Name: "t4-a", UID: "node", Labels: map[string]string{groupLabel: "t4"}},
 			Spec:       corev1.NodeSpec{ProviderID: instance},
 			Status: corev1.NodeStatus{
 				Allocatable: corev1.ResourceList{gpu: resource.MustParse("4")},
@@ -55,8 +62,19 @@ func newWorld(t *testing.T) *world {
 		}),
 	}
 	w.redis.SetTime(w.clock.Now())
+	// Here, and not when a test wants it: Events are written all the time.
+	w.client.PrependReactor("*", "*", w.conflicts)
 	w.restart()
 	return w
+}
+
+func (w *world) conflicts(a k8stesting.Action) (bool, runtime.Object, error) {
+	call := a.GetVerb() + " " + a.GetResource().Resource
+	next := w.conflict.Load()
+	if next == nil || *next != call || !w.conflict.CompareAndSwap(next, nil) {
+		return false, nil, nil
+	}
+	return true, nil, apierrors.NewConflict(a.GetResource().GroupResource(), "x", nil)
 }
 
 // restart makes everything anew that lives in memory.
@@ -77,7 +95,7 @@ func (w *world) restart() {
 	require.NoError(w, err)
 	w.view = view
 	w.guard = &Guard{
-		View: view, Record: record, Asker: store, Policy: func() Policy { return w.policy }, Log: zaptest.NewLogger(w), Now: w.clock.Now,
+		View: view, Record: record, Asker: store, Policy: func() Policy { return w.policy }, Log: zaptest.NewLogger(w), Now: w.clock.Now, GroupLabel: groupLabel,
 		Place: func(id string) (Place, bool) { return Place{Group: "t4", AboveMin: true}, w.here && id == instance },
 		Assessor: &checkpoint.Assessor{
 			View: view, Record: record, Signals: store, Selector: selector, Now: w.clock.Now,

@@ -34,7 +34,13 @@ const evictionTimeout = 4 * time.Second
 //
 // It stops no direct deletion, no preemption and no eviction by the kubelet or
 // for a NoExecute taint: the record catches those.
-type Webhook struct{ *Guard }
+type Webhook struct {
+	*Guard
+	// Leads is false on a replica that stands by. Its guard does not run, so it
+	// knows a managed node by the label that the leader's guard has put on it, and reads the
+	// record when it needs it.
+	Leads func() bool
+}
 
 // ServeHTTP answers an AdmissionReview.
 func (h Webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -87,9 +93,8 @@ func denied(code int32, message string) *admissionv1.AdmissionResponse {
 
 // judge says what keeps a pod from being evicted; nothing when it may go.
 func (h Webhook) judge(ctx context.Context, namespace, name string, dryRun bool) (string, error) {
-	select {
-	case <-h.Passed():
-	default:
+	leads := h.Leads()
+	if leads && !h.hasPassed() {
 		return "", errors.New("the provider has not looked at every node yet")
 	}
 	pod, err := h.View.LivePod(ctx, namespace, name)
@@ -106,14 +111,17 @@ func (h Webhook) judge(ctx context.Context, namespace, name string, dryRun bool)
 	if !ok {
 		return "", fmt.Errorf("node %s is not known here yet", pod.Spec.NodeName)
 	}
-	if _, ours := h.Place(node.Spec.ProviderID); !ours {
+	if !h.manages(node) {
 		return "", nil
 	}
 	evicted, err := h.together(ctx, pod, node)
 	if err != nil {
 		return "", err
 	}
-	recorded := h.Record.Of(node.Spec.ProviderID)
+	recorded, err := h.recorded(ctx, node, leads)
+	if err != nil {
+		return "", err
+	}
 	judged, err := h.Assessor.Judge(ctx, h.Assessor.Merge(releasedOf(recorded.Pods, evicted), evicted, node))
 	if err != nil {
 		return "", err
@@ -123,6 +131,20 @@ func (h Webhook) judge(ctx context.Context, namespace, name string, dryRun bool)
 		h.askAll(ctx, judged)
 	}
 	return blocking, nil
+}
+
+// manages says whether a node is of one of our groups. The label counts too: a
+// snapshot may be too old to have its instance.
+func (h Webhook) manages(node *corev1.Node) bool {
+	_, ours := h.Place(node.Spec.ProviderID)
+	return ours || node.Labels[h.GroupLabel] != ""
+}
+
+func (h Webhook) recorded(ctx context.Context, node *corev1.Node, leads bool) (checkpoint.Machine, error) {
+	if leads {
+		return h.Record.Of(node.Spec.ProviderID), nil
+	}
+	return h.Record.Read(ctx, node.Labels[h.GroupLabel], node.Spec.ProviderID)
 }
 
 // together are the pods that have to be clear before this one may be evicted.

@@ -26,7 +26,7 @@ func (w *world) evict(pod string, edits ...func(*admissionv1.AdmissionRequest)) 
 	body, err := json.Marshal(admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: request})
 	require.NoError(w, err)
 	recorder := httptest.NewRecorder()
-	Webhook{w.guard}.ServeHTTP(recorder, httptest.NewRequest(http.MethodPost, EvictionPath, bytes.NewReader(body)))
+	Webhook{Guard: w.guard, Leads: func() bool { return w.leads }}.ServeHTTP(recorder, httptest.NewRequest(http.MethodPost, EvictionPath, bytes.NewReader(body)))
 	require.Equal(w, http.StatusOK, recorder.Code)
 	var review admissionv1.AdmissionReview
 	require.NoError(w, json.Unmarshal(recorder.Body.Bytes(), &review))
@@ -87,6 +87,8 @@ func TestEvictionsThatAreNoneOfOurs(t *testing.T) {
 	require.True(t, w.evict("gone").Allowed, "the API server says that there is none")
 	require.True(t, w.evict("a", func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }).Allowed)
 	w.here = false
+	require.False(t, w.evict("a").Allowed, "the snapshot may be old: the label says that it is ours")
+	w.unlabel()
 	require.True(t, w.evict("a").Allowed, "its node is no instance of ours")
 }
 
@@ -120,7 +122,53 @@ func TestNoReview(t *testing.T) {
 	w := newWorld(t)
 	for _, body := range []string{"", "x", "{}", "[]"} {
 		recorder := httptest.NewRecorder()
-		Webhook{w.guard}.ServeHTTP(recorder, httptest.NewRequest(http.MethodPost, EvictionPath, bytes.NewReader([]byte(body))))
+		Webhook{Guard: w.guard, Leads: func() bool { return true }}.ServeHTTP(recorder, httptest.NewRequest(http.MethodPost, EvictionPath, bytes.NewReader([]byte(body))))
 		require.Equal(t, http.StatusBadRequest, recorder.Code)
 	}
+}
+
+// TestStandbyAnswersEvictions: a replica whose guard does not run, and that knows
+// nothing of the cloud, denies and allows as the leader does.
+func TestStandbyAnswersEvictions(t *testing.T) {
+	w := newWorld(t)
+	pod := w.train("a")
+	w.pass(time.Second) // the leader records it
+	w.restart()
+	w.leads, w.here = false, false
+	w.guard.passed = make(chan struct{})
+	require.False(t, w.evict("a").Allowed)
+	require.True(t, w.asked(pod))
+	w.acknowledge(pod)
+	require.True(t, w.evict("a").Allowed)
+
+	// What a person says to the leader is in the record.
+	w.train("b")
+	require.False(t, w.evict("b").Allowed)
+	w.annotate(ReleaseAnnotation, "alex")
+	standby := w.guard
+	w.restart()
+	w.here = true
+	w.pass(time.Second)
+	w.guard, w.view, w.here = standby, standby.View, false
+	require.True(t, w.evict("b").Allowed)
+
+	w.leads = true
+	require.Contains(t, w.evict("b").Result.Message, "has not looked at every node yet")
+}
+
+func (w *world) unlabel() {
+	node := w.node()
+	node.Labels = nil
+	_, err := w.client.CoreV1().Nodes().Update(w.Context(), node, metav1.UpdateOptions{})
+	require.NoError(w, err)
+	w.seen(func() bool { known, _ := w.view.NodeNamed("t4-a"); return known.Labels[groupLabel] == "" })
+}
+
+// TestNodeIsLabelled: other replicas and people find a group's Nodes by it, also
+// where the kubelet does not set it.
+func TestNodeIsLabelled(t *testing.T) {
+	w := newWorld(t)
+	w.unlabel()
+	w.pass(time.Second)
+	require.Equal(t, "t4", w.node().Labels[groupLabel])
 }

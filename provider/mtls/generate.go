@@ -85,8 +85,8 @@ type Generated struct {
 	Expiry      time.Time // of both pairs
 }
 
-// DefaultServerNames are the names of the Service in a namespace, and those of
-// the loopback for a Cluster Autoscaler in the same pod or a person's trial.
+// DefaultServerNames are the names of the Services in a namespace, for Cluster
+// Autoscaler and for the API server's evictions, and those of the loopback for a Cluster Autoscaler in the same pod or a person's trial.
 func DefaultServerNames(namespace string) []string {
 	if namespace == "" {
 		namespace = defaultNamespace
@@ -96,6 +96,7 @@ func DefaultServerNames(namespace string) []string {
 		service + "." + namespace,
 		service + "." + namespace + ".svc",
 		service + "." + namespace + ".svc.cluster.local",
+		service + "-webhook." + namespace + ".svc",
 		"localhost",
 		"127.0.0.1",
 		"::1",

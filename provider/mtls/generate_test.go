@@ -55,7 +55,7 @@ func TestGenerateMakesACompleteSet(t *testing.T) {
 	require.True(t, ca.IsCA)
 	require.Equal(t, []string{
 		"gpu-node-provider", "gpu-node-provider.gpu-node-provider", "gpu-node-provider.gpu-node-provider.svc",
-		"gpu-node-provider.gpu-node-provider.svc.cluster.local", "localhost",
+		"gpu-node-provider.gpu-node-provider.svc.cluster.local", "gpu-node-provider-webhook.gpu-node-provider.svc", "localhost",
 	}, server.DNSNames)
 	require.Equal(t, []string{"127.0.0.1", "::1"}, []string{server.IPAddresses[0].String(), server.IPAddresses[1].String()})
 	require.Equal(t, []string{"cluster-autoscaler"}, client.DNSNames)
@@ -273,7 +273,7 @@ func TestA11CheckServerName(t *testing.T) {
 		require.NoError(t, CheckServerName(cert, address), address)
 	}
 	const has = "gpu-node-provider, gpu-node-provider.gpu-node-provider, gpu-node-provider.gpu-node-provider.svc, " +
-		"gpu-node-provider.gpu-node-provider.svc.cluster.local, localhost, 127.0.0.1, ::1"
+		"gpu-node-provider.gpu-node-provider.svc.cluster.local, gpu-node-provider-webhook.gpu-node-provider.svc, localhost, 127.0.0.1, ::1"
 	for address, host := range map[string]string{
 		"10.96.0.7:8086": "10.96.0.7", "gpu-node-provider.kube-system.svc": "gpu-node-provider.kube-system.svc", "[fd00::1]:1": "fd00::1", "[fd00::2]": "fd00::2",
 	} {

@@ -25,7 +25,9 @@ type Options struct {
 	AutoscalerFlags []string
 	// Webhook adds the eviction webhook, and with it mutual TLS on the gRPC port.
 	Webhook bool
-	// Without KEDA the replicas are the test's own affair.
+	// Replicas of the provider; 0 is one.
+	Replicas int
+	// Without KEDA the replicas of trainers are the test's own affair.
 	WithoutKEDA bool
 }
 
@@ -38,11 +40,13 @@ type Bed struct {
 
 	binaries     binaries
 	redisAddress string
-	grpc, http   string // the provider's addresses
+	grpc, http   string // addresses of the provider's Services
 	webhook      string
-	metrics      string // Cluster Autoscaler's
+	replicas     []*replica
+	services     []*service
+	running      context.Context // until Stop
+	metrics      string          // Cluster Autoscaler's
 	agent        *nodeagent.Agent
-	provider     *process.Process
 	autoscaler   *process.Process
 	others       []*process.Process
 	stop         context.CancelFunc
@@ -58,8 +62,8 @@ func Start(ctx context.Context, o Options) (*Bed, error) {
 		return b, err
 	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	b.stop = stop
-	for _, step := range []func(context.Context) error{b.startRedis, b.startCluster, b.permissions} {
+	b.stop, b.running = stop, running
+	for _, step := range []func(context.Context) error{b.startRedis, b.startCluster, b.permissions, b.prepareProvider} {
 		if err := step(ctx); err != nil {
 			return b, err
 		}
@@ -82,7 +86,14 @@ func (b *Bed) Stop() {
 		b.stop()
 	}
 	b.wait.Wait()
-	for _, p := range append([]*process.Process{b.autoscaler, b.provider}, b.others...) {
+	for _, s := range b.services {
+		s.close()
+	}
+	all := []*process.Process{b.autoscaler}
+	for _, r := range b.replicas {
+		all = append(all, r.process)
+	}
+	for _, p := range append(all, b.others...) {
 		if p != nil {
 			p.Stop(stopTimeout)
 		}

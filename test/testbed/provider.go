@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	"gpu-node-provider/provider"
 	"gpu-node-provider/test/process"
 )
@@ -36,61 +39,179 @@ func Pool(id, accelerator string, maxSize int, more ...string) string {
 	return "{" + strings.Join(fields, ", ") + "}"
 }
 
+// replica is one process of the provider, and the Pod that stands for it.
+type replica struct {
+	pod       string
+	addresses [3]string // by grpcPort, httpPort, webhookPort
+	config    string    // its node group file
+	process   *process.Process
+}
+
+const (
+	grpcPort = iota
+	httpPort
+	webhookPort
+)
+
+const providerNamespace = "gpu-node-provider"
+
 func (b *Bed) write(c Config) error {
+	for _, r := range b.replicas {
+		if err := b.writeFor(r, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Bed) writeFor(r *replica, c Config) error {
 	list := func(entries []string) string { return "[" + strings.Join(entries, ",\n  ") + "]" }
 	text := fmt.Sprintf(`apiVersion: gpu-node-provider.io/v1
 kind: ProviderConfig
 server: {address: %q, httpAddress: %q%s}
-kubernetes: {kubeconfig: %q, namespace: gpu-node-provider}
+kubernetes: {kubeconfig: %q, namespace: %s}
 cloud: {simulated: {stateFile: %q, %s}}
 redis: {addresses: [%q]}
 checkpoint: %s
 quotas: %s
 nodeGroups: %s
-`, b.grpc, b.http, b.tlsFields(), b.file("provider.conf"), b.file("cloud.json"), c.Simulated, b.redisAddress, cmp.Or(c.Checkpoint, "{}"), list(c.Quotas), list(c.NodeGroups))
+`, r.addresses[grpcPort], r.addresses[httpPort], b.tlsFields(r), b.file("provider.conf"), providerNamespace, b.file("cloud.json"), c.Simulated,
+		b.redisAddress, cmp.Or(c.Checkpoint, "{}"), list(c.Quotas), list(c.NodeGroups))
 	// Renamed into place, so that the provider never reads half of it.
-	if err := os.WriteFile(b.file("config.yaml.new"), []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(r.config+".new", []byte(text), 0o600); err != nil {
 		return err
 	}
-	return os.Rename(b.file("config.yaml.new"), b.file("config.yaml"))
+	return os.Rename(r.config+".new", r.config)
 }
 
 func (b *Bed) file(name string) string { return filepath.Join(b.Dir, name) }
 
-// StartProvider starts the provider, again perhaps, and waits until it serves.
-func (b *Bed) StartProvider(ctx context.Context) (err error) {
-	if b.grpc == "" {
+// prepareProvider makes the replicas' Pods, files and addresses, and the Services
+// before them.
+func (b *Bed) prepareProvider(ctx context.Context) error {
+	objects, err := b.manifests("manifests/deployment.yaml", "manifests/service.yaml")
+	if err != nil {
+		return err
+	}
+	if err := b.certificates(ctx); err != nil {
+		return err
+	}
+	for n := range max(1, b.Replicas) {
 		ports, err := process.FreePorts(3)
 		if err != nil {
 			return err
 		}
-		b.webhook = fmt.Sprintf("127.0.0.1:%d", ports[2])
-		if err := b.certificates(ctx); err != nil {
+		r := &replica{pod: fmt.Sprintf("gpu-node-provider-%d", n), config: b.file(fmt.Sprintf("config-%d.yaml", n))}
+		for which, port := range ports {
+			r.addresses[which] = fmt.Sprintf("127.0.0.1:%d", port)
+		}
+		if err := b.createPod(ctx, objects, r.pod); err != nil {
 			return err
 		}
-		b.grpc, b.http = fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])
-		if err := b.write(b.Config); err != nil {
+		b.replicas = append(b.replicas, r)
+	}
+	for service, of := range map[string]struct {
+		address *string
+		port    int
+	}{"gpu-node-provider": {&b.grpc, grpcPort}, "gpu-node-provider-http": {&b.http, httpPort}, "gpu-node-provider-webhook": {&b.webhook, webhookPort}} {
+		if *of.address, err = b.startService(b.running, objects, service, of.port); err != nil {
 			return err
 		}
 	}
-	b.provider, err = process.Start(process.Spec{
-		Name: "provider", Path: b.binaries.provider, Args: []string{"serve", "--config", b.file("config.yaml")}, LogDir: b.Logs(), Append: true,
-	})
+	return b.write(b.Config)
+}
+
+// createPod makes a Pod by the Deployment's template. No scheduler places it: it
+// stands for a process of this machine.
+func (b *Bed) createPod(ctx context.Context, objects []*unstructured.Unstructured, name string) error {
+	deployment, err := named(objects, "Deployment", "gpu-node-provider")
 	if err != nil {
 		return err
 	}
-	return b.provider.Ready(ctx, startTimeout, func(ctx context.Context) error { return b.get(ctx, "/readyz", nil) })
+	template, _, err := unstructured.NestedMap(deployment.Object, "spec", "template")
+	if err != nil {
+		return fmt.Errorf("deploy/manifests/deployment.yaml: %w", err)
+	}
+	pod := &unstructured.Unstructured{Object: template}
+	pod.SetAPIVersion("v1")
+	pod.SetKind("Pod")
+	pod.SetName(name)
+	pod.SetNamespace(providerNamespace)
+	if err := unstructured.SetNestedField(pod.Object, "nobody", "spec", "schedulerName"); err != nil {
+		return err
+	}
+	return b.apply(ctx, pod)
+}
+
+// StartProvider starts the replicas that do not run, and waits until one serves.
+func (b *Bed) StartProvider(ctx context.Context) error {
+	for _, r := range b.replicas {
+		if r.process != nil && !isClosed(r.process.Ended()) {
+			continue
+		}
+		var err error
+		r.process, err = process.Start(process.Spec{
+			Name: strings.Replace(r.pod, "gpu-node-", "", 1), Path: b.binaries.provider, Args: []string{"serve", "--config", r.config},
+			Env: []string{"POD_NAME=" + r.pod}, LogDir: b.Logs(), Append: true,
+		})
+		if err != nil {
+			return err
+		}
+		if err := r.process.Ready(ctx, startTimeout, func(ctx context.Context) error {
+			_, err := fetch(ctx, "http://"+r.addresses[httpPort]+"/readyz")
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return b.replicas[0].process.Ready(ctx, startTimeout, func(ctx context.Context) error { return b.get(ctx, "/readyz", nil) })
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // Reconfigure puts another node group file in place of the one in force.
 func (b *Bed) Reconfigure(c Config) error { return b.write(c) }
 
-// KillProvider ends it as a crash would.
-func (b *Bed) KillProvider() { b.provider.Kill() }
+// KillProvider ends all replicas as a crash would.
+func (b *Bed) KillProvider() {
+	for _, r := range b.replicas {
+		r.process.Kill()
+	}
+}
+
+// Leader is the name of the Pod that the Service finds; empty when it finds none.
+func (b *Bed) Leader(ctx context.Context) (string, error) {
+	pods, err := b.Cluster.Client.CoreV1().Pods(providerNamespace).List(ctx, metav1.ListOptions{LabelSelector: "gpu-node-provider.io/leader=true"})
+	if err != nil || len(pods.Items) == 0 {
+		return "", err
+	}
+	if len(pods.Items) > 1 {
+		return "", fmt.Errorf("%d Pods carry the leader's label", len(pods.Items))
+	}
+	return pods.Items[0].Name, nil
+}
+
+// KillReplica ends one replica as a crash would.
+func (b *Bed) KillReplica(pod string) error {
+	for _, r := range b.replicas {
+		if r.pod == pod {
+			r.process.Kill()
+			return nil
+		}
+	}
+	return fmt.Errorf("no replica %q", pod)
+}
 
 // ProviderMemory is the provider's resident memory in MiB, from Linux's /proc.
 func (b *Bed) ProviderMemory() (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", b.provider.PID()))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", b.replicas[0].process.PID()))
 	if err != nil {
 		return 0, err
 	}

@@ -24,12 +24,12 @@ func (b *Bed) certificates(ctx context.Context) error {
 func (b *Bed) certificate(name string) string { return filepath.Join(b.file("certs"), name) }
 
 // tlsFields are those of the node group file's server section.
-func (b *Bed) tlsFields() string {
+func (b *Bed) tlsFields(r *replica) string {
 	if !b.Webhook {
 		return ""
 	}
 	return fmt.Sprintf(", webhookAddress: %q, tls: {certFile: %q, keyFile: %q, clientCAFile: %q}",
-		b.webhook, b.certificate("server.crt"), b.certificate("server.key"), b.certificate("ca.crt"))
+		r.addresses[webhookPort], b.certificate("server.crt"), b.certificate("server.key"), b.certificate("ca.crt"))
 }
 
 // clientFields are those of Cluster Autoscaler's cloud-config.
