@@ -1,16 +1,27 @@
 package provider
 
-// Place finds the group of an instance, and says whether the group could do
-// with one less. It is false for what is none of the file's groups', or gone.
-func (s *Server) Place(instance string) (group string, aboveMin, ok bool) {
+// Place is where an instance belongs, and what it costs.
+type Place struct {
+	Group string
+	// AboveMin is false when the group could not do with one less.
+	AboveMin bool
+	GPUs     int64
+	// HourlyPrice is in dollars, a rough one where the file has none.
+	HourlyPrice float64
+}
+
+// Place finds an instance; false when it is none of the file's groups', or gone.
+func (s *Server) Place(instance string) (Place, bool) {
 	now := s.current.Load()
 	if now == nil {
-		return "", false, false
+		return Place{}, false
 	}
-	group, ok = now.owner[instance]
+	group, ok := now.owner[instance]
 	if !ok {
-		return "", false, false
+		return Place{}, false
 	}
 	g := now.groups[group]
-	return group, g.state.Target > max(g.minSize(), g.state.Min), true
+	price, _ := g.HourlyPrice()
+	gpus := g.Capacity[g.GPUResource()]
+	return Place{Group: group, AboveMin: g.state.Target > max(g.minSize(), g.state.Min), GPUs: gpus.Value(), HourlyPrice: price}, true
 }

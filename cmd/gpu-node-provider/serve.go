@@ -153,8 +153,8 @@ func (p *process) place(instance string) (guard.Place, bool) {
 	if o == nil {
 		return guard.Place{}, false
 	}
-	group, aboveMin, ok := o.server.Place(instance)
-	return guard.Place{Group: group, AboveMin: aboveMin}, ok
+	place, ok := o.server.Place(instance)
+	return guard.Place(place), ok
 }
 
 // newNode makes Nodes as the templates promise them, by the file in force. Only

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -30,6 +31,8 @@ type Assessor struct {
 	// Now is the provider's clock. It is used only for what the record notes
 	// itself; Redis' judges.
 	Now func() time.Time
+	// Rules are Judge when nil; whoever checks a test of the whole puts wrong ones in.
+	Rules func(now time.Time, policy Policy, pod Facts, request *Request, ack *Ack) Verdict
 }
 
 // ID is the identity of a pod in the record.
@@ -126,10 +129,17 @@ func (a *Assessor) Judge(ctx context.Context, pods []Pod) ([]Judged, error) {
 		return nil, err
 	}
 	policy := a.Policy()
+	rules := Judge
+	if a.Rules != nil {
+		rules = a.Rules
+	}
 	judged := make([]Judged, 0, len(pods))
 	for n, p := range pods {
 		s := reading.Signals[n]
-		v := Judge(reading.Now, policy, p.Facts, s.Request, s.Ack)
+		if s.Ack != nil && ofTheFuture(reading.Now, *s.Ack, s.Request) {
+			s.BadAck = errFuture
+		}
+		v := rules(reading.Now, policy, p.Facts, s.Request, s.Ack)
 		if !v.Clear && p.Released != "" {
 			v = Verdict{Clear: true, Reason: "released by " + p.Released}
 		}
@@ -140,10 +150,13 @@ func (a *Assessor) Judge(ctx context.Context, pods []Pod) ([]Judged, error) {
 	}
 	for n, h := range heirs {
 		s := reading.Signals[len(pods)+n]
-		inherit(judged, h, Judge(reading.Now, policy, h.Facts, s.Request, s.Ack), s)
+		inherit(judged, h, rules(reading.Now, policy, h.Facts, s.Request, s.Ack), s)
 	}
 	return judged, nil
 }
+
+// errFuture is why an acknowledgement that comes before its time is none.
+var errFuture = errors.New("its time is in the future, so the clock of whoever wrote it is wrong; take Redis' TIME")
 
 // heirs are the pods that have taken the places of pods that are no more.
 func (a *Assessor) heirs(pods []Pod) []Pod {

@@ -103,12 +103,12 @@ func savedAt(now time.Time, pod Facts, request *Request, ack *Ack) (saved time.T
 		return time.Time{}, "it has not acknowledged a checkpoint"
 	}
 	saved = ack.SavedAt
-	if saved.After(now.Add(skew)) {
+	if tooEarly(now, saved) {
 		saved, problem = time.Time{}, "its acknowledgement is of the future, so its clock is wrong"
 	}
 	// The trainer read the request's id before it began to save, so the save is
 	// newer than the request, whatever its clock says.
-	if request != nil && ack.Request != "" && ack.Request == request.ID && request.RequestedAt.After(saved) {
+	if answers(*ack, request) && request.RequestedAt.After(saved) {
 		saved, problem = request.RequestedAt, ""
 		if saved.After(now) { // whoever asked has a clock that is ahead
 			saved = now
@@ -121,6 +121,18 @@ func savedAt(now time.Time, pod Facts, request *Request, ack *Ack) (saved time.T
 		saved, problem = time.Time{}, "its acknowledgement is older than itself"
 	}
 	return saved, problem
+}
+
+func tooEarly(now, saved time.Time) bool { return saved.After(now.Add(skew)) }
+
+// answers says whether an acknowledgement names the request that stands.
+func answers(ack Ack, request *Request) bool {
+	return request != nil && ack.Request != "" && ack.Request == request.ID
+}
+
+// ofTheFuture says whether an acknowledgement proves nothing because of its time.
+func ofTheFuture(now time.Time, ack Ack, request *Request) bool {
+	return tooEarly(now, ack.SavedAt) && !answers(ack, request)
 }
 
 func running(now time.Time, policy Policy, saved time.Time, problem string) Verdict {

@@ -26,6 +26,9 @@ type Place struct {
 	Group string
 	// AboveMin is false when the group could not do without it anyway.
 	AboveMin bool
+	GPUs     int64
+	// HourlyPrice is in dollars.
+	HourlyPrice float64
 }
 
 // Policy is the part of the node group file that the guard goes by.
@@ -64,6 +67,8 @@ type Guard struct {
 	// What the guard itself remembers, used by its own goroutine only.
 	underused map[string]time.Time // since when, by instance
 	last      map[types.UID]outcome
+	paidUntil time.Time     // up to when the cost of holding is counted
+	unread    time.Time     // since when Redis cannot be read; zero while it can
 	passed    chan struct{} // closed after the first whole pass
 }
 
@@ -223,7 +228,9 @@ func (g *Guard) pass(ctx context.Context, names map[string]bool) {
 	if err != nil {
 		g.Metrics.redisFailed(err)
 		g.Log.Error("acknowledgements cannot be read, training nodes stay held", zap.Error(err), zap.Int("pods", len(pods)))
-		judged = unknown(pods, err)
+		judged = g.unknown(pods, err)
+	} else {
+		g.unread = time.Time{}
 	}
 	for _, s := range subjects {
 		g.settle(ctx, s, judged[:len(s.pods)])
@@ -231,15 +238,27 @@ func (g *Guard) pass(ctx context.Context, names map[string]bool) {
 	}
 	if names == nil {
 		g.forget(pods)
+		g.bill(subjects)
 	}
 	g.Metrics.holding(g.Holds())
 }
 
+// redisPatience is how long a trainer that was clear stays so while Redis cannot
+// be read, as far as marks on Nodes go. Without it one lost packet would be a write
+// to every training node, and another one at the next look. Nothing dies of it: webhook and
+// gate read for themselves.
+const redisPatience = 3 * pollEvery
+
 // unknown are verdicts without Redis: whoever may have something to lose is not clear.
-func unknown(pods []checkpoint.Pod, err error) []checkpoint.Judged {
+func (g *Guard) unknown(pods []checkpoint.Pod, err error) []checkpoint.Judged {
+	if g.unread.IsZero() {
+		g.unread = g.Now()
+	}
+	patient := g.Now().Sub(g.unread) < redisPatience
 	judged := make([]checkpoint.Judged, 0, len(pods))
 	for _, p := range pods {
 		nothing := p.Stage == checkpoint.Waiting || p.Stage == checkpoint.Succeeded || p.Released != ""
+		nothing = nothing || patient && p.Stage == checkpoint.Running && g.last[p.ID().UID].clear
 		judged = append(judged, checkpoint.Judged{Pod: p, Verdict: checkpoint.Verdict{Clear: nothing, Reason: "whether it has acknowledged is not known: " + checkpoint.Cause(err)}})
 	}
 	return judged
@@ -323,6 +342,25 @@ func (g *Guard) gone(ctx context.Context, s subject) {
 	s.recorded.Pods = nil
 	if err := g.Record.Put(ctx, s.recorded); err != nil {
 		g.Log.Error("record not written", zap.Error(err))
+	}
+}
+
+// bill counts what holding costs: the time of nodes that Cluster Autoscaler could
+// take if nobody held them.
+func (g *Guard) bill(subjects []subject) {
+	now := g.Now()
+	elapsed := now.Sub(g.paidUntil)
+	first := g.paidUntil.IsZero()
+	g.paidUntil = now
+	if first {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range subjects {
+		if _, held := g.holds[s.instance]; held && s.place.AboveMin && (s.node == nil || underused(s.node, s.all)) {
+			g.Metrics.cost(s.place, elapsed)
+		}
 	}
 }
 

@@ -96,7 +96,7 @@ func (w *world) restart() {
 	w.view = view
 	w.guard = &Guard{
 		View: view, Record: record, Asker: store, Policy: func() Policy { return w.policy }, Log: zaptest.NewLogger(w), Now: w.clock.Now, GroupLabel: groupLabel,
-		Place: func(id string) (Place, bool) { return Place{Group: "t4", AboveMin: true}, w.here && id == instance },
+		Place: func(id string) (Place, bool) { return Place{Group: "t4", AboveMin: true, GPUs: 4, HourlyPrice: 3.912}, w.here && id == instance },
 		Assessor: &checkpoint.Assessor{
 			View: view, Record: record, Signals: store, Selector: selector, Now: w.clock.Now,
 			Policy: func() checkpoint.Policy { return w.policy.Policy },
@@ -162,6 +162,12 @@ func (w *world) known(pod *corev1.Pod) bool {
 func (w *world) remove(pod *corev1.Pod) {
 	require.NoError(w, w.client.CoreV1().Pods(pod.Namespace).Delete(w.Context(), pod.Name, metav1.DeleteOptions{}))
 	w.seen(func() bool { return !w.known(pod) })
+}
+
+func (w *world) pod(name string) *corev1.Pod {
+	pod, err := w.client.CoreV1().Pods("train").Get(w.Context(), name, metav1.GetOptions{})
+	require.NoError(w, err)
+	return pod
 }
 
 func (w *world) update(pod *corev1.Pod, edit func(*corev1.Pod)) {

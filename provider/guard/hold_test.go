@@ -1,11 +1,15 @@
 package guard
 
 import (
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-node-provider/provider/checkpoint"
@@ -109,11 +113,24 @@ func TestRedisDown(t *testing.T) {
 	w.requireHeld(false, "it has acknowledged")
 	w.redis.SetError("LOADING Redis is loading the dataset in memory")
 	w.pass(time.Second)
-	w.requireHeld(true, "who cannot tell lets nothing go")
+	w.requireHeld(false, "a blip is no reason to write to every training node")
 	_, err := w.gate("t4-a")
-	require.ErrorIs(t, err, checkpoint.ErrRedis)
+	require.ErrorIs(t, err, checkpoint.ErrRedis, "but nothing goes")
 	require.ErrorContains(t, err, "LOADING")
+	w.pass(redisPatience)
+	w.requireHeld(true, "who cannot tell for long lets nothing go")
+	w.redis.SetError("")
+	w.pass(time.Second)
+	w.requireHeld(false, "the acknowledgement is there again")
+	w.redis.SetError("LOADING")
+	w.train("b")
+	w.pass(time.Second)
+	w.requireHeld(true, "who was never clear is held at once")
 	w.remove(acknowledged)
+	w.redis.SetError("")
+	w.pass(time.Second)
+	w.acknowledge(w.pod("b"))
+	w.remove(w.pod("b"))
 	w.redis.SetError("")
 	w.pass(time.Second)
 	w.requireHeld(false, "all is well again by itself")
@@ -286,4 +303,58 @@ func TestCordonAsksAtOnce(t *testing.T) {
 	w.seen(func() bool { known, ok := w.view.NodeNamed("t4-a"); return ok && known.Spec.Unschedulable })
 	w.pass(time.Second)
 	require.True(t, w.asked(pod))
+}
+
+// said waits for an Event of a reason.
+func (w *world) said(reason string) {
+	w.Helper()
+	w.seen(func() bool {
+		events, err := w.client.CoreV1().Events("").List(w.Context(), metav1.ListOptions{})
+		require.NoError(w, err)
+		return slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == reason })
+	})
+}
+
+func TestAcknowledgementOfTheFuture(t *testing.T) {
+	w := newWorld(t)
+	pod := w.train("a")
+	w.clock.Step(time.Hour)
+	w.acknowledge(pod)
+	w.clock.Step(-time.Hour)
+	w.pass(time.Second)
+	w.requireHeld(true, "its clock is wrong by an hour")
+	w.requireGate("its time is in the future")
+	w.said("BadAcknowledgement")
+}
+
+func TestAbandonedWhileTheProviderWasDown(t *testing.T) {
+	w := newWorld(t)
+	pod := w.train("a")
+	w.pass(time.Second)
+	w.remove(pod)
+	w.pass(time.Second)
+	w.requireHeld(true, "it vanished")
+	w.restart()
+	w.pass(w.policy.AbandonAfter + time.Second)
+	w.requireHeld(false, "its time is over")
+	w.said("CheckpointAbandoned")
+}
+
+func TestWhatHoldingCosts(t *testing.T) {
+	w := newWorld(t)
+	w.guard.Metrics = NewMetrics(prometheus.NewRegistry())
+	pod := w.train("a") // one GPU of four
+	w.pass(time.Second)
+	w.pass(10 * time.Second)
+	cost := w.guard.Metrics.gpuSeconds.WithLabelValues("t4")
+	require.InDelta(t, 40, testutil.ToFloat64(cost), 1e-9)
+	require.InDelta(t, 3.912*10/3600, testutil.ToFloat64(w.guard.Metrics.dollars.WithLabelValues("t4")), 1e-9)
+	w.acknowledge(pod)
+	w.pass(0)
+	w.pass(time.Minute)
+	require.InDelta(t, 40, testutil.ToFloat64(cost), 1e-9, "nobody holds it")
+	w.train("b", func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Limits[gpu] = resource.MustParse("3") })
+	w.pass(0)
+	w.pass(time.Minute)
+	require.InDelta(t, 40, testutil.ToFloat64(cost), 1e-9, "Cluster Autoscaler would not take a busy node")
 }

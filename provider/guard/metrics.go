@@ -1,6 +1,8 @@
 package guard
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"gpu-node-provider/provider/checkpoint"
@@ -15,6 +17,8 @@ type Metrics struct {
 	bad          prometheus.Counter
 	abandonments prometheus.Counter
 	redisErrors  *prometheus.CounterVec
+	gpuSeconds   *prometheus.CounterVec
+	dollars      *prometheus.CounterVec
 }
 
 // NewMetrics registers the guard's metrics.
@@ -25,13 +29,19 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		held:         prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "held_nodes", Help: "Nodes that wait for a training pod's acknowledgement."}, []string{"node_group"}),
 		requests:     counter("checkpoint_requests_total", "Checkpoints that trainers were asked for."),
-		bad:          counter("bad_acknowledgements_total", "Acknowledgements that are none: malformed, oversized or of a wrong type."),
+		bad:          counter("bad_acknowledgements_total", "Acknowledgements that are none: malformed, oversized, of a wrong type or of the future."),
 		abandonments: counter("checkpoints_abandoned_total", "Training pods whose node went without an acknowledgement, because nobody could save any more."),
 		redisErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "redis_errors_total", Help: "Readings of acknowledgements that failed, by cause.",
 		}, []string{"cause"}),
+		gpuSeconds: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "held_gpu_seconds_total", Help: "GPU-seconds of underused nodes that only a missing acknowledgement kept.",
+		}, []string{"node_group"}),
+		dollars: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "held_dollars_total", Help: "Price of underused nodes that only a missing acknowledgement kept, by their groups' hourly prices.",
+		}, []string{"node_group"}),
 	}
-	r.MustRegister(m.held, m.requests, m.bad, m.abandonments, m.redisErrors)
+	r.MustRegister(m.held, m.requests, m.bad, m.abandonments, m.redisErrors, m.gpuSeconds, m.dollars)
 	return m
 }
 
@@ -42,6 +52,13 @@ func (m *Metrics) holding(holds []Hold) {
 	m.held.Reset()
 	for _, h := range holds {
 		m.held.WithLabelValues(h.Group).Inc()
+	}
+}
+
+func (m *Metrics) cost(p Place, d time.Duration) {
+	if m != nil {
+		m.gpuSeconds.WithLabelValues(p.Group).Add(float64(p.GPUs) * d.Seconds())
+		m.dollars.WithLabelValues(p.Group).Add(p.HourlyPrice * d.Hours())
 	}
 }
 
