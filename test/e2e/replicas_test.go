@@ -23,7 +23,7 @@ func TestLeaderKilledWhileANodeIsHeld(t *testing.T) {
 	require.NoError(t, bed.StartScript(t.Context(), testbed.Script{Name: "train", Accelerator: t4, Script: testbed.Hasty, Replicas: 1, Grace: 30}))
 	pod, node := running(t, bed)
 	require.NoError(t, bed.SpareNode(t.Context(), "spare", t4, 4)) // so that it could move
-	require.NoError(t, bed.Loop(t.Context(), 8))                    // unneeded for long enough
+	require.NoError(t, bed.Loop(t.Context(), 8))                   // unneeded for long enough
 	stays(t, bed, node.Name, pod)
 	evict := func() error {
 		return bed.Cluster.Client.CoreV1().Pods(pod.Namespace).EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}})

@@ -130,6 +130,15 @@ func (a *Agent) Kill(uid types.UID) bool {
 	return c != nil && c.kill()
 }
 
+// Freeze stops a Pod's process as a device that does not answer does: it lives,
+// and no handler of its runs. It says whether there was one.
+func (a *Agent) Freeze(uid types.UID) bool {
+	a.mu.Lock()
+	c := a.pods[uid]
+	a.mu.Unlock()
+	return c != nil && c.freeze()
+}
+
 // podGone covers a Pod that was deleted by force: nobody waits for its process.
 func (a *Agent) podGone(o any) {
 	pod, ok := final(o).(*corev1.Pod)

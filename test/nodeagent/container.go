@@ -69,8 +69,22 @@ func (c *container) kill() bool {
 	return true
 }
 
+func (c *container) freeze() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.process != nil && c.process.Signal(syscall.SIGSTOP) == nil
+}
+
+// Unpullable is an image that no registry has.
+const Unpullable = "unpullable"
+
 // run lives as long as the Pod is bound here.
 func (c *container) run(ctx context.Context) {
+	if c.pod.Spec.Containers[0].Image == Unpullable {
+		c.report(ctx, corev1.PodPending, waiting("ImagePullBackOff", "there is no such image"))
+		c.untilDeleted(ctx)
+		return
+	}
 	for {
 		p, err := c.start()
 		if err != nil {

@@ -73,12 +73,14 @@ func (b *Bed) Calls(method string) (n int, err error) {
 }
 
 func (b *Bed) providerLog(each func(line []byte)) error {
-	text, err := os.ReadFile(filepath.Join(b.Logs(), "provider.log"))
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(string(text)) {
-		each([]byte(line))
+	for _, r := range b.replicas {
+		text, err := os.ReadFile(filepath.Join(b.Logs(), r.name()+".log"))
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			each([]byte(line))
+		}
 	}
 	return nil
 }

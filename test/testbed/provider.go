@@ -47,6 +47,9 @@ type replica struct {
 	process   *process.Process
 }
 
+// name is that of its process and log.
+func (r *replica) name() string { return strings.TrimPrefix(r.pod, "gpu-node-") }
+
 const (
 	grpcPort = iota
 	httpPort
@@ -151,7 +154,7 @@ func (b *Bed) StartProvider(ctx context.Context) error {
 		}
 		var err error
 		r.process, err = process.Start(process.Spec{
-			Name: strings.Replace(r.pod, "gpu-node-", "", 1), Path: b.binaries.provider, Args: []string{"serve", "--config", r.config},
+			Name: r.name(), Path: b.binaries.provider, Args: []string{"serve", "--config", r.config},
 			Env: []string{"POD_NAME=" + r.pod}, LogDir: b.Logs(), Append: true,
 		})
 		if err != nil {

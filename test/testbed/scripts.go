@@ -1,12 +1,15 @@
 package testbed
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -23,6 +26,7 @@ type Script struct {
 	Script      string
 	Replicas    int32
 	Grace       int64 // seconds
+	Image       string
 }
 
 // Stubborn trains for ever and does not save when it is told to stop.
@@ -38,22 +42,81 @@ func (b *Bed) StartScript(ctx context.Context, s Script) error {
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	labels := map[string]string{"app": s.Name, checkpointLabel: "required"}
 	_, err = client.AppsV1().Deployments(trainersNamespace).Create(ctx, &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Name},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: &s.Replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": s.Name}},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
-				NodeSelector:                  map[string]string{"accelerator": s.Accelerator},
-				Tolerations:                   []corev1.Toleration{{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists}},
-				TerminationGracePeriodSeconds: &s.Grace,
-				Containers: []corev1.Container{{
-					Name: "trainer", Image: "trainer:dev", Command: []string{"sh", "-c", s.Script},
-					Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
-				}},
+		Spec:       appsv1.DeploymentSpec{Replicas: &s.Replicas, Selector: s.selector(), Template: s.template()},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+func (s Script) selector() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": s.Name}}
+}
+
+func (s Script) template() corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": s.Name, checkpointLabel: "required"}},
+		Spec: corev1.PodSpec{
+			NodeSelector:                  map[string]string{"accelerator": s.Accelerator},
+			Tolerations:                   []corev1.Toleration{{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists}},
+			TerminationGracePeriodSeconds: &s.Grace,
+			Containers: []corev1.Container{{
+				Name: "trainer", Image: cmp.Or(s.Image, "trainer:dev"), Command: []string{"sh", "-c", s.Script},
+				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
 			}},
 		},
+	}
+}
+
+// StartJob starts the script as a Job that takes no second try. Its Pod stays
+// when it has failed.
+func (b *Bed) StartJob(ctx context.Context, s Script) error {
+	template := s.template()
+	template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	_, err := b.Cluster.Client.BatchV1().Jobs(trainersNamespace).Create(ctx, &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Name}, Spec: batchv1.JobSpec{BackoffLimit: new(int32), Template: template},
 	}, metav1.CreateOptions{})
+	return err
+}
+
+// StartStatefulSet starts the script as a StatefulSet, whose Pods come back
+// under their names.
+func (b *Bed) StartStatefulSet(ctx context.Context, s Script) error {
+	_, err := b.Cluster.Client.AppsV1().StatefulSets(trainersNamespace).Create(ctx, &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Name},
+		Spec:       appsv1.StatefulSetSpec{Replicas: &s.Replicas, Selector: s.selector(), ServiceName: s.Name, Template: s.template()},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// Land puts one Pod of the script on a node at once, past the scheduler.
+func (b *Bed) Land(ctx context.Context, node string, s Script) error {
+	template := s.template()
+	template.Spec.NodeName = node
+	_, err := b.Cluster.Client.CoreV1().Pods(trainersNamespace).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: s.Name, Labels: template.Labels,
+			Annotations: map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}, // though it has no controller
+		},
+		Spec: template.Spec,
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// WithoutGuard takes away the provider's right to write to Nodes, so that
+// nothing is held by an annotation.
+func (b *Bed) WithoutGuard(ctx context.Context) error {
+	roles := b.Cluster.Client.RbacV1().ClusterRoles()
+	role, err := roles.Get(ctx, "gpu-node-provider", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for n, rule := range role.Rules {
+		if slices.Contains(rule.Resources, "nodes") {
+			role.Rules[n].Verbs = slices.DeleteFunc(rule.Verbs, func(verb string) bool { return verb == "patch" })
+		}
+	}
+	_, err = roles.Update(ctx, role, metav1.UpdateOptions{})
 	return err
 }
 

@@ -87,6 +87,14 @@ func (b *Bed) KillTrainer(pod *corev1.Pod) error {
 	return nil
 }
 
+// FreezeTrainer stops a trainer's process where it is: it hears no signal but the last.
+func (b *Bed) FreezeTrainer(pod *corev1.Pod) error {
+	if !b.agent.Freeze(pod.UID) {
+		return fmt.Errorf("pod %s has no process", pod.Name)
+	}
+	return nil
+}
+
 // The lines of deploy/train-worker/worker.py that tests read.
 var (
 	resumed = regexp.MustCompile(`job (\S+) resumed from step (\d+)`)
