@@ -103,6 +103,13 @@ type Group struct {
 	Min, Max int
 	// Instances lists placeholders, live and departing instances, each once.
 	Instances []Instance
+	// Problem is why this group cannot be served now, in one of this package's
+	// classes: it does not exist in the cloud, or is of a kind that a Backend
+	// refuses. The other fields are then what was last known of it, or zero but
+	// for ID, and every write to it fails with the same error. It is nil for a
+	// group that is as it should be. What fails for all groups is no Problem but
+	// the error of Describe.
+	Problem error
 }
 
 // Spec is what a Backend needs to know of a configured node group.

@@ -39,9 +39,7 @@ func budget(c *nodegroup.Catalogue) ([]quota.Group, []quota.Quota) {
 	}
 	var quotas []quota.Quota
 	for _, q := range c.Quotas() {
-		if q.Limit != nil { // limits that the cloud tells come with its backend
-			quotas = append(quotas, quotaBudget(q))
-		}
+		quotas = append(quotas, quotaBudget(q))
 	}
 	return groups, quotas
 }
@@ -60,12 +58,16 @@ func groupBudget(g *nodegroup.Group) quota.Group {
 // units is what one node of the group uses of each resource.
 func units(g *nodegroup.Group) map[string]int64 {
 	price, _ := g.HourlyPrice()
+	most := g.Capacity
+	if g.MostCapacity != nil {
+		most = g.MostCapacity
+	}
 	used := map[string]int64{
 		nodes:      resourceScale,
-		vcpu:       g.Capacity.Cpu().MilliValue(),
+		vcpu:       most.Cpu().MilliValue(),
 		usdPerHour: scaled(price, priceScale),
 	}
-	for name, amount := range g.Capacity {
+	for name, amount := range most {
 		if nodegroup.Extended(name) {
 			used[string(name)] = amount.MilliValue()
 		}
@@ -78,9 +80,11 @@ func quotaBudget(q nodegroup.Quota) quota.Quota {
 	if q.Resource == usdPerHour {
 		scale = priceScale
 	}
-	b := quota.Quota{
-		Name: q.Name, Resource: q.Resource, Source: "node group file",
-		Limit: scaled(q.Limit.AsApproximateFloat64(), scale), Scale: scale, Groups: q.Groups,
+	b := quota.Quota{Name: q.Name, Resource: q.Resource, Source: "node group file", Scale: scale, Groups: q.Groups}
+	if q.Limit != nil {
+		b.Limit = scaled(q.Limit.AsApproximateFloat64(), scale)
+	} else {
+		b.Measured, b.Source = true, q.AWSServiceQuota+" of Service Quotas, not read yet"
 	}
 	if q.Surge != nil {
 		b.Surge = &quota.Surge{Max: scaled(q.Surge.Max.AsApproximateFloat64(), scale), Window: q.Surge.Window.Duration}

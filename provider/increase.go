@@ -31,6 +31,9 @@ func (s *Server) increase(ctx context.Context, id string, delta int) error {
 		return err
 	}
 	defer w.end()
+	if problem := w.view.state.Problem; problem != nil {
+		return fmt.Errorf("node group %s cannot be increased: %w", id, problem)
+	}
 	if w.absorb(delta) {
 		return nil
 	}

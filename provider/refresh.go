@@ -17,19 +17,37 @@ import (
 // so half of that adds nothing new; and Refresh is the one call that may fail.
 const maxSnapshotAge = time.Minute
 
-// Refresh reads the cloud. It is the only call that fails when the cloud does,
-// and only once the last reading is too old to decide by.
+// Refresh reads the cloud, unless that has been done within ReadEvery. It is the
+// only call that fails when the cloud does, and only once the last reading is too
+// old to decide by.
 func (s *Server) Refresh(ctx context.Context, _ *proto.RefreshRequest) (*proto.RefreshResponse, error) {
+	if s.readLately() {
+		return &proto.RefreshResponse{}, nil
+	}
 	err := s.refresh(ctx)
 	if err == nil {
 		return &proto.RefreshResponse{}, nil
 	}
 	age := s.now().Sub(s.current.Load().taken)
-	if age <= maxSnapshotAge {
+	if age <= max(maxSnapshotAge, 2*s.readEvery) {
 		s.log.Warn("refresh failed, the old snapshot stays", zap.Error(err), zap.Duration("age", age))
 		return &proto.RefreshResponse{}, nil
 	}
 	return nil, toStatus(fmt.Errorf("the cloud was last read %s ago: %w", age.Round(time.Second), err))
+}
+
+// readLately says whether the last reading will do. Each whole reading costs
+// calls that a cloud counts, and Cluster Autoscaler refreshes every 10 s.
+func (s *Server) readLately() bool {
+	if s.now().Sub(s.current.Load().taken) >= s.readEvery {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.forgetNext.Swap(false) {
+		s.forgetAllLocked(causeNewAutoscaler)
+	}
+	return true
 }
 
 // refresh puts a new snapshot in place. A group that is written to while the

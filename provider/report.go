@@ -44,7 +44,8 @@ type GroupReport struct {
 	Deleting     int              `json:"deleting"`
 	Forgotten    int              `json:"forgotten"` // in flight, and the next increase is absorbed by it
 	Retired      bool             `json:"retired"`
-	Limit        string           `json:"limit"` // what bounds growth, with numbers and source
+	Limit        string           `json:"limit"`             // what bounds growth, with numbers and source
+	Problem      string           `json:"problem,omitempty"` // why the cloud cannot serve it
 	Instances    []InstanceReport `json:"instances"`
 }
 
@@ -64,6 +65,10 @@ type QuotaReport struct {
 	Used     float64 `json:"used"`
 	Limit    float64 `json:"limit"`
 	Source   string  `json:"source"`
+	// Unknown is true while a limit that the cloud keeps has not been read: it binds nobody.
+	Unknown bool       `json:"unknown,omitempty"`
+	ReadAt  *time.Time `json:"readAt,omitempty"`  // when a limit of the cloud, and its use, were read
+	Problem string     `json:"problem,omitempty"` // why they are not newer
 }
 
 // Report tells the present state; ready is false before the first snapshot.
@@ -77,7 +82,7 @@ func (s *Server) Report() (report Report, ready bool) {
 		report.NodeGroups = append(report.NodeGroups, g.report())
 	}
 	for _, q := range s.ledger.Usage() {
-		report.Quotas = append(report.Quotas, QuotaReport{Name: q.Name, Resource: q.Resource, Used: q.Used, Limit: q.Limit, Source: q.Source})
+		report.Quotas = append(report.Quotas, s.quotas.report(q))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +97,7 @@ func (g *groupView) report() GroupReport {
 	r := GroupReport{
 		ID: g.ID, MinSize: g.minSize(), MaxSize: g.MaxSize, EffectiveMax: g.max, Target: g.state.Target,
 		Running: n["running"], Creating: n["creating"], Placeholders: n["placeholder"], Failed: n["failed"], Deleting: n["deleting"],
-		Forgotten: g.forgotten, Retired: g.Retired, Limit: g.limit.Text, Instances: []InstanceReport{},
+		Forgotten: g.forgotten, Retired: g.Retired, Limit: g.limit.Text, Problem: g.problem(), Instances: []InstanceReport{},
 	}
 	for _, i := range g.state.Instances {
 		instance := InstanceReport{ID: i.ID, State: i.State.String(), Placeholder: i.Placeholder, Since: i.Since}

@@ -12,6 +12,7 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -36,6 +37,13 @@ type Options struct {
 	Gate Gate
 	// Cluster is the view of the Kubernetes cluster; nil without one.
 	Cluster *cluster.View
+	// ReadEvery is how often the cloud is read. Where it is longer than Cluster
+	// Autoscaler's own interval, its Refresh is answered from the last reading; 0
+	// reads at each.
+	ReadEvery time.Duration
+	// ServiceQuotas tells the limit and the use of a quota that the cloud keeps;
+	// nil where the cloud has none.
+	ServiceQuotas func(ctx context.Context, code string) (ServiceQuota, error)
 	// Log may be nil.
 	Log *zap.Logger
 	// Registerer takes the metrics; it may be nil.
@@ -49,14 +57,16 @@ type Options struct {
 type Server struct {
 	proto.UnimplementedCloudProviderServer
 
-	first   *nodegroup.Catalogue // what Start begins with; afterwards the snapshot's counts
-	backend cloud.Backend
-	gate    Gate
-	cluster *cluster.View
-	ledger  *quota.Ledger
-	log     *zap.Logger
-	metrics *metrics
-	now     func() time.Time
+	first     *nodegroup.Catalogue // what Start begins with; afterwards the snapshot's counts
+	readEvery time.Duration
+	quotas    serviceQuotas
+	backend   cloud.Backend
+	gate      Gate
+	cluster   *cluster.View
+	ledger    *quota.Ledger
+	log       *zap.Logger
+	metrics   *metrics
+	now       func() time.Time
 
 	current atomic.Pointer[snapshot] // never nil after Start
 
@@ -108,6 +118,8 @@ func New(o Options) *Server {
 	}
 	s := &Server{
 		first:      o.Catalogue,
+		readEvery:  o.ReadEvery,
+		quotas:     serviceQuotas{read: o.ServiceQuotas, last: map[string]ServiceQuota{}},
 		backend:    o.Backend,
 		gate:       o.Gate,
 		cluster:    o.Cluster,
@@ -133,6 +145,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the node groups from the cloud: %w", err)
 	}
+	s.measureQuotas(ctx, s.first, byGroup(states))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rememberSurge(states)
@@ -154,7 +167,8 @@ func (s *Server) rememberSurge(states []cloud.Group) {
 	}
 }
 
-// refreshInterval is how often the snapshot is renewed without being asked.
+// refreshInterval is how often the snapshot is renewed without being asked,
+// unless ReadEvery says otherwise.
 // Cluster Autoscaler asks in each of its loops; this is for status, metrics and
 // Events while it is away.
 const refreshInterval = 10 * time.Second
@@ -162,7 +176,7 @@ const refreshInterval = 10 * time.Second
 // Run keeps the snapshot fresh and tells waiting Pods what they wait for,
 // until ctx is done.
 func (s *Server) Run(ctx context.Context) error {
-	ticker := time.NewTicker(refreshInterval)
+	ticker := time.NewTicker(cmp.Or(s.readEvery, refreshInterval))
 	defer ticker.Stop()
 	for {
 		select {
@@ -173,6 +187,7 @@ func (s *Server) Run(ctx context.Context) error {
 		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
 			s.log.Warn("refresh failed, the old snapshot stays", zap.Error(err))
 		}
+		s.measureQuotas(ctx, s.current.Load().catalogue, s.current.Load().states())
 		s.cordonDeparting(ctx)
 		s.explainWaiting()
 	}

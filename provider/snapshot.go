@@ -51,6 +51,15 @@ type groupView struct {
 	noTemplate error
 }
 
+// states are the groups as the cloud has told them.
+func (n *snapshot) states() map[string]cloud.Group {
+	states := make(map[string]cloud.Group, len(n.order))
+	for _, g := range n.order {
+		states[g.ID] = g.state
+	}
+	return states
+}
+
 // departure is an instance that is gone, whose Node may still be there.
 type departure struct {
 	group string
@@ -131,7 +140,11 @@ func (s *Server) ledgerLocked(id string, state cloud.Group, fresh bool) {
 	// A group in the middle of a write holds a reservation that an older state
 	// would wipe out.
 	if fresh && !s.recordLocked(id).writing {
-		s.ledger.Observe(id, quota.Size{Target: state.Target, Deleting: len(state.Instances) - state.Target, CloudMax: state.Max})
+		size := quota.Size{Target: state.Target, Deleting: len(state.Instances) - state.Target, CloudMax: state.Max}
+		if state.Problem != nil { // it cannot grow, whatever it had
+			size.CloudMax = state.Target
+		}
+		s.ledger.Observe(id, size)
 	}
 }
 
@@ -191,6 +204,7 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 		record.unread = record.unread && record.forgotten > 0
 		g.forgotten = record.forgotten
 		g.limit = s.ledger.Room(g.ID)
+		s.tellProblem(before, g)
 		g.max = g.state.Target + g.limit.Room
 		if g.forgotten > 0 { // so that Cluster Autoscaler can ask, and be told that it need not
 			g.max = max(g.max, g.state.Target+1)
@@ -202,6 +216,30 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 		g.answers(before)
 		next.nodeGroups.NodeGroups = append(next.nodeGroups.NodeGroups, g.forNode.GetNodeGroup())
 	}
+}
+
+// tellProblem says what keeps a group from being served, once, and puts it in
+// the place of the limit that it amounts to.
+func (s *Server) tellProblem(before, g *groupView) {
+	was, is := before.problem(), g.problem()
+	if is != "" {
+		g.limit = quota.Limit{Reason: quota.AtMaximum, Text: is}
+	}
+	switch {
+	case is == was:
+	case is != "":
+		s.log.Error("node group cannot be served", zap.String("node_group", g.ID), zap.String("problem", is))
+	default:
+		s.log.Info("node group is served again", zap.String("node_group", g.ID))
+	}
+}
+
+// problem is empty for a group that is as it should be.
+func (g *groupView) problem() string {
+	if g == nil || g.state.Problem == nil {
+		return ""
+	}
+	return g.state.Problem.Error()
 }
 
 // inFlight counts what Cluster Autoscaler would have to call upcoming.

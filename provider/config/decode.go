@@ -258,6 +258,9 @@ func (d *decoder) fieldsOf(t reflect.Type) map[string]int {
 			continue // a taint's timeAdded, which only Kubernetes writes
 		}
 		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if name == "-" { // it is not the file's to say
+			continue
+		}
 		fields[name] = i
 	}
 	d.fields[t] = fields

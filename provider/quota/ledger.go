@@ -27,9 +27,14 @@ type groupState struct {
 
 type quotaState struct {
 	Quota
-	used   int64
+	used   int64 // by the groups it covers
+	others int64 // measured, by whoever else shares it
 	window window
+	known  bool
 }
+
+// total is what counts against the limit.
+func (q *quotaState) total() int64 { return q.used + q.others }
 
 // New makes a ledger without groups.
 func New(now func() time.Time) *Ledger {
@@ -42,9 +47,9 @@ func (l *Ledger) Configure(groups []Group, quotas []Quota) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.groups
-	oldWindows := map[string]window{}
+	before := map[string]*quotaState{}
 	for _, q := range l.quotas {
-		oldWindows[q.Name+"/"+q.Resource] = q.window
+		before[q.Name+"/"+q.Resource] = q
 	}
 	l.groups = make(map[string]*groupState, len(groups))
 	for _, g := range groups {
@@ -56,7 +61,13 @@ func (l *Ledger) Configure(groups []Group, quotas []Quota) {
 	}
 	l.quotas = nil
 	for _, q := range quotas {
-		state := &quotaState{Quota: q, window: oldWindows[q.Name+"/"+q.Resource]}
+		state := &quotaState{Quota: q, known: !q.Measured}
+		if b, ok := before[q.Name+"/"+q.Resource]; ok {
+			state.window = b.window
+			if q.Measured && b.Measured {
+				state.known, state.others, state.Limit, state.Source = b.known, b.others, b.Limit, b.Source
+			}
+		}
 		l.quotas = append(l.quotas, state)
 		for _, id := range q.Groups {
 			if g, ok := l.groups[id]; ok && g.Units[q.Resource] > 0 {
@@ -154,6 +165,19 @@ func (l *Ledger) Release(group string, nodes int) {
 	}
 }
 
+// Measure gives a measured quota its limit and what all who share it use, the
+// groups it covers included, in units. ours is how much of that use is theirs:
+// machines that there were when it was measured. An unknown name is ignored.
+func (l *Ledger) Measure(name string, limit, use, ours int64, source string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, q := range l.quotas {
+		if q.Name == name && q.Measured {
+			q.Limit, q.others, q.Source, q.known = limit, max(0, use-ours), source, true
+		}
+	}
+}
+
 // Refund takes cancelled placeholders out of the surge windows.
 func (l *Ledger) Refund(group string, nodes int) {
 	l.mu.Lock()
@@ -178,8 +202,9 @@ func (l *Ledger) Usage() []Usage {
 	for _, q := range l.quotas {
 		usage = append(usage, Usage{
 			Name: q.Name, Resource: q.Resource, Source: q.Source,
-			Used:  float64(q.used) / float64(q.Scale),
+			Used:  float64(q.total()) / float64(q.Scale),
 			Limit: float64(q.Limit) / float64(q.Scale),
+			Known: q.known,
 		})
 	}
 	return usage
@@ -206,7 +231,9 @@ func (g *groupState) room(now time.Time, surgeFloor int) Limit {
 	}
 	for _, q := range g.quotas {
 		unit := g.Units[q.Resource]
-		candidates = append(candidates, candidate{QuotaExhausted, whole(q.Limit-q.used, unit), q.text})
+		if q.known {
+			candidates = append(candidates, candidate{QuotaExhausted, whole(q.Limit-q.total(), unit), q.text})
+		}
 		if q.Surge != nil {
 			q.window.slide(now, q.Surge.Window)
 			left := whole(q.Surge.Max-q.window.sum, unit)

@@ -54,6 +54,8 @@ type Quota struct {
 	Scale int64
 	// Source says where the limit comes from, for messages.
 	Source string
+	// Measured quotas have their limit from Measure; until then they bind nobody.
+	Measured bool
 	// Groups are the ids of the groups it covers.
 	Groups []string
 	// Surge bounds growth in units of the quota; nil for no bound.
@@ -80,6 +82,8 @@ type Limit struct {
 type Usage struct {
 	Name, Resource, Source string
 	Used, Limit            float64
+	// Known is false while a measured quota has not been measured.
+	Known bool
 }
 
 func format(units, scale int64) string {
@@ -88,7 +92,7 @@ func format(units, scale int64) string {
 
 func (q *quotaState) text() string {
 	return fmt.Sprintf("quota %s: %s of %s %s used (%s)",
-		q.Name, format(q.used, q.Scale), format(q.Limit, q.Scale), q.Resource, q.Source)
+		q.Name, format(q.total(), q.Scale), format(q.Limit, q.Scale), q.Resource, q.Source)
 }
 
 func (q *quotaState) surgeText(now time.Time) string {

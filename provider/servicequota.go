@@ -1,0 +1,107 @@
+package provider
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"gpu-node-provider/cloud"
+	"gpu-node-provider/provider/nodegroup"
+	"gpu-node-provider/provider/quota"
+)
+
+// ServiceQuota is a quota that the cloud keeps for the whole account.
+type ServiceQuota struct {
+	// Limit and Use are in the quota's resource. Use is that of everybody.
+	Limit, Use float64
+	// Source says where Limit is from.
+	Source string
+	ReadAt time.Time
+	// Problem is why the values are not newer; nil when they are new.
+	Problem error
+}
+
+// serviceQuotas are the last readings, by the quota's name in the node group file.
+type serviceQuotas struct {
+	read func(ctx context.Context, code string) (ServiceQuota, error)
+
+	mu   sync.Mutex
+	last map[string]ServiceQuota
+}
+
+// measureTimeout bounds the readings of one round: growth is bounded by the last
+// ones meanwhile.
+const measureTimeout = 20 * time.Second
+
+// measureQuotas reads what the cloud says of its own quotas. One that cannot be read
+// keeps its last values; before the first it binds nobody, since the cloud itself
+// refuses what passes it.
+func (s *Server) measureQuotas(ctx context.Context, catalogue *nodegroup.Catalogue, states map[string]cloud.Group) {
+	if s.quotas.read == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
+	defer cancel()
+	for _, q := range catalogue.Quotas() {
+		if q.AWSServiceQuota == "" {
+			continue
+		}
+		reading, err := s.quotas.read(ctx, q.AWSServiceQuota)
+		if err != nil {
+			s.log.Warn("service quota cannot be read", zap.String("quota", q.Name), zap.String("code", q.AWSServiceQuota), zap.Error(err))
+			reading = s.quotas.failed(q.Name, err)
+		}
+		s.quotas.keep(q.Name, reading)
+		if !reading.ReadAt.IsZero() {
+			s.ledger.Measure(q.Name, scaled(reading.Limit, resourceScale), scaled(reading.Use, resourceScale), oursOf(q, catalogue, states), reading.Source)
+		}
+	}
+}
+
+// oursOf is what the machines of the groups of a quota use, in its units.
+func oursOf(q nodegroup.Quota, catalogue *nodegroup.Catalogue, states map[string]cloud.Group) (used int64) {
+	for _, id := range q.Groups {
+		g, ok := catalogue.Lookup(id)
+		if !ok {
+			continue
+		}
+		for _, i := range states[id].Instances {
+			if !i.Placeholder {
+				used += units(g)[q.Resource]
+			}
+		}
+	}
+	return used
+}
+
+func (q *serviceQuotas) keep(name string, reading ServiceQuota) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.last[name] = reading
+}
+
+// failed is the last reading, with why there is none newer.
+func (q *serviceQuotas) failed(name string, why error) ServiceQuota {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	reading := q.last[name]
+	reading.Problem = why
+	return reading
+}
+
+func (q *serviceQuotas) report(u quota.Usage) QuotaReport {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	r := QuotaReport{Name: u.Name, Resource: u.Resource, Used: u.Used, Limit: u.Limit, Source: u.Source, Unknown: !u.Known}
+	if reading, ok := q.last[u.Name]; ok {
+		if !reading.ReadAt.IsZero() {
+			r.ReadAt = &reading.ReadAt
+		}
+		if reading.Problem != nil {
+			r.Problem = reading.Problem.Error()
+		}
+	}
+	return r
+}
