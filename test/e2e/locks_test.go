@@ -100,7 +100,7 @@ func TestF02F17TrainerLandsOnANodeThatGoes(t *testing.T) {
 		return false
 	})
 	require.NoError(t, err)
-	require.NoError(t, bed.Land(t.Context(), node.Name, testbed.Script{Name: "second", Script: testbed.Hasty, Grace: 5}))
+	require.NoError(t, bed.Land(t.Context(), node.Name, testbed.Script{Name: "second", Accelerator: t4, Script: testbed.Hasty, Grace: 5}))
 	bed.Watch.Say("a second trainer lands")
 	_, err = bed.Watch.Until(t.Context(), time.Minute, "the deletion is refused", func(testbed.State) bool {
 		n, err := bed.Refusals()
