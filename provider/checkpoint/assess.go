@@ -128,31 +128,34 @@ func (a *Assessor) Judge(ctx context.Context, pods []Pod) ([]Judged, error) {
 	if err != nil {
 		return nil, err
 	}
-	policy := a.Policy()
+	judged := make([]Judged, 0, len(pods))
+	for n, p := range pods {
+		judged = append(judged, a.judge(reading.Now, p, reading.Signals[n]))
+	}
+	for n, h := range heirs {
+		s := reading.Signals[len(pods)+n]
+		saved, _ := savedAt(reading.Now, h.Facts, s.Request, s.Ack)
+		inherit(judged, h, saved)
+	}
+	return judged, nil
+}
+
+func (a *Assessor) judge(now time.Time, p Pod, s Signals) Judged {
 	rules := Judge
 	if a.Rules != nil {
 		rules = a.Rules
 	}
-	judged := make([]Judged, 0, len(pods))
-	for n, p := range pods {
-		s := reading.Signals[n]
-		if s.Ack != nil && ofTheFuture(reading.Now, *s.Ack, s.Request) {
-			s.BadAck = errFuture
-		}
-		v := rules(reading.Now, policy, p.Facts, s.Request, s.Ack)
-		if !v.Clear && p.Released != "" {
-			v = Verdict{Clear: true, Reason: "released by " + p.Released}
-		}
-		if !v.Clear && s.BadAck != nil {
-			v.Reason = "its acknowledgement is none: " + s.BadAck.Error()
-		}
-		judged = append(judged, Judged{Pod: p, Verdict: v, Signals: s})
+	if s.Ack != nil && ofTheFuture(now, *s.Ack, s.Request) {
+		s.BadAck = errFuture
 	}
-	for n, h := range heirs {
-		s := reading.Signals[len(pods)+n]
-		inherit(judged, h, rules(reading.Now, policy, h.Facts, s.Request, s.Ack), s)
+	v := rules(now, a.Policy(), p.Facts, s.Request, s.Ack)
+	if !v.Clear && p.Released != "" {
+		v = Verdict{Clear: true, Reason: "released by " + p.Released}
 	}
-	return judged, nil
+	if !v.Clear && s.BadAck != nil {
+		v.Reason = "its acknowledgement is none: " + s.BadAck.Error()
+	}
+	return Judged{Pod: p, Verdict: v, Signals: s}
 }
 
 // errFuture is why an acknowledgement that comes before its time is none.
@@ -175,15 +178,16 @@ func (a *Assessor) heirs(pods []Pod) []Pod {
 	return heirs
 }
 
-// inherit clears earlier incarnations of a pod that has acknowledged after they
-// ended: it goes on with the same work, so theirs is safe or done anew.
-func inherit(judged []Judged, heir Pod, v Verdict, s Signals) {
-	if !v.Clear || s.Ack == nil || s.Ack.SavedAt.IsZero() {
-		return
-	}
+// inherit clears earlier incarnations of a pod that has saved after they ended: it
+// goes on with the same work, so theirs is safe or done anew. A pod that has not
+// ended has no heir yet: an indexed Job replaces one that still terminates.
+func inherit(judged []Judged, heir Pod, saved time.Time) {
 	for n := range judged {
 		p := &judged[n]
-		if !p.Clear && p.Slot == heir.Slot && p.UID != heir.UID && s.Ack.SavedAt.After(p.Ended) {
+		if p.Clear || p.Slot != heir.Slot || p.UID == heir.UID || p.Ended.IsZero() {
+			continue
+		}
+		if heir.Started.After(p.Started) && saved.After(p.Ended) {
 			p.Verdict = Verdict{Clear: true, Reason: "its successor has acknowledged"}
 		}
 	}

@@ -68,6 +68,9 @@ func (a *Assessor) liveOn(ctx context.Context, i Instance) ([]Pod, error) {
 	if i.Node != i.ID && i.Node != "" {
 		names[i.Node] = true
 	}
+	if len(names) == 0 { // a Node that is not known may be there, and who is not reached cannot say no
+		names[i.ID] = true
+	}
 	var there []*corev1.Pod
 	for name := range names {
 		live, err := a.View.LivePodsOn(ctx, name)

@@ -75,11 +75,7 @@ func Judge(now time.Time, policy Policy, pod Facts, request *Request, ack *Ack) 
 	case Running, Terminating:
 		switch {
 		case !pod.NodeNotReadySince.IsZero():
-			oldest := pod.NodeNotReadySince.Add(-policy.MaxAge)
-			if pod.Stage == Terminating { // it may still be saving
-				oldest = pod.TerminatingSince
-			}
-			return cannotSave(now, policy, pod.NodeNotReadySince, saved, oldest, problem, "its node is not Ready")
+			return notReady(now, policy, pod, saved, problem)
 		case pod.Stage == Running:
 			return running(now, policy, saved, problem)
 		default:
@@ -153,10 +149,25 @@ func terminating(now time.Time, policy Policy, pod Facts, saved time.Time, probl
 	if problem == "" {
 		problem = "it has not acknowledged since its termination began"
 	}
-	if end := pod.TerminatingSince.Add(pod.Grace + killedAfter); now.After(end) {
+	if end := killed(pod); now.After(end) {
 		return abandon(now, policy, end, "its grace period is over: "+problem)
 	}
 	return Verdict{Reason: problem}
+}
+
+// killed is when nobody expects a terminating pod to save any more.
+func killed(pod Facts) time.Time { return pod.TerminatingSince.Add(pod.Grace + killedAfter) }
+
+func notReady(now time.Time, policy Policy, pod Facts, saved time.Time, problem string) Verdict {
+	since := pod.NodeNotReadySince
+	oldest := since.Add(-policy.MaxAge)
+	if pod.Stage == Terminating {
+		oldest = pod.TerminatingSince // it may still be saving
+		if end := killed(pod); end.Before(since) {
+			since = end // what it could not do before, it cannot do now either
+		}
+	}
+	return cannotSave(now, policy, since, saved, oldest, problem, "its node is not Ready")
 }
 
 // cannotSave judges a pod that cannot save any more, since end: an

@@ -86,6 +86,9 @@ func TestJudge(t *testing.T) {
 		"terminating on a node that is not ready, acknowledged since": {
 			pod: Facts{Stage: Terminating, Started: at(-60), TerminatingSince: at(-4), Grace: time.Hour, NodeNotReadySince: at(-1)}, ack: ackAt(-2), clear: true,
 		},
+		"abandoned before its node was not ready": {
+			pod: Facts{Stage: Terminating, Started: at(-200), TerminatingSince: at(-66), Grace: 5 * time.Minute, NodeNotReadySince: at(-1)}, clear: true, abandoned: true,
+		},
 		"runs, asked by somebody whose clock is ahead": {
 			pod: running, ack: echo("r2", time.Time{}), request: &Request{ID: "r2", RequestedAt: at(90)}, clear: true,
 		},

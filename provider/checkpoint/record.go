@@ -61,13 +61,15 @@ type Record struct {
 	machines map[string]Machine           // by instance
 	shards   map[string]*corev1.ConfigMap // by name, as written last
 	shardOf  map[string]string            // instance → name
+	// others are instances whose entry somebody else has written meanwhile.
+	others map[string]bool
 }
 
 // NewRecord makes an empty record; Load fills it.
 func NewRecord(client kubernetes.Interface, namespace string) *Record {
 	return &Record{
 		client: client, namespace: namespace,
-		machines: map[string]Machine{}, shards: map[string]*corev1.ConfigMap{}, shardOf: map[string]string{},
+		machines: map[string]Machine{}, shards: map[string]*corev1.ConfigMap{}, shardOf: map[string]string{}, others: map[string]bool{},
 	}
 }
 
@@ -85,6 +87,7 @@ func (r *Record) Load(ctx context.Context) error {
 	clear(r.machines)
 	clear(r.shards)
 	clear(r.shardOf)
+	clear(r.others)
 	for _, shard := range list.Items {
 		r.shards[shard.Name] = &shard
 		for key, text := range shard.Data {
@@ -153,6 +156,7 @@ func (r *Record) Put(ctx context.Context, m Machine) error {
 	m.V = recordVersion
 	r.writing.Lock()
 	defer r.writing.Unlock()
+	m = r.withOthers(m)
 	text, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("record of %s: %w", m.Instance, err)
@@ -164,6 +168,29 @@ func (r *Record) Put(ctx context.Context, m Machine) error {
 		return fmt.Errorf("writing the record of training pods on %s: %w", m.Instance, err)
 	}
 	return nil
+}
+
+// withOthers adds to an entry the pods that came in while it was being made: a
+// leader that has not noticed yet that it is none must not write over the next one's.
+func (r *Record) withOthers(m Machine) Machine {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.others[m.Instance] {
+		delete(r.others, m.Instance)
+		m.Pods = union(m.Pods, r.machines[m.Instance].Pods)
+	}
+	return m
+}
+
+// union is all pods of ours, and those of theirs that are not among them.
+func union(ours, theirs []Pod) []Pod {
+	all := slices.Clone(ours)
+	for _, p := range theirs {
+		if !slices.ContainsFunc(ours, func(o Pod) bool { return o.UID == p.UID }) {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // keep takes an entry into memory, and says whether the API has it already.
@@ -200,7 +227,7 @@ func (r *Record) write(ctx context.Context, m Machine, text string) error {
 	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 		// Another leader, or a person, was here: who writes next must know of it.
-		r.forgetShard(shard.Name)
+		r.forgetShard(shard.Name, m.Instance)
 		return fmt.Errorf("%w; it is read again", err)
 	}
 	if err != nil {
@@ -242,10 +269,10 @@ func (r *Record) shardFor(m Machine, size int) (shard *corev1.ConfigMap, isNew b
 	}
 }
 
-// forgetShard reads the ConfigMap anew, for the next write. Entries stay in
-// memory, for what is forgotten could let an instance go, and those that
-// somebody else has written come in.
-func (r *Record) forgetShard(name string) {
+// forgetShard reads the ConfigMap anew, for the next write. What is in memory
+// stays, for what is forgotten could let an instance go, and what somebody else has
+// written comes in. The write that failed was for one instance.
+func (r *Record) forgetShard(name, instance string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	fresh, err := r.client.CoreV1().ConfigMaps(r.namespace).Get(ctx, name, metav1.GetOptions{})
@@ -253,11 +280,15 @@ func (r *Record) forgetShard(name string) {
 	defer r.mu.Unlock()
 	switch {
 	case err == nil:
+		before := r.shards[name]
 		r.shards[name] = fresh
-		for _, text := range fresh.Data {
-			m, err := decodeMachine(text)
-			if _, known := r.machines[m.Instance]; err == nil && !known {
-				r.machines[m.Instance], r.shardOf[m.Instance] = m, name
+		for key, text := range fresh.Data {
+			if before != nil && before.Data[key] == text {
+				continue
+			}
+			if m, err := decodeMachine(text); err == nil {
+				r.adopt(m, name)
+				r.others[m.Instance] = m.Instance != instance
 			}
 		}
 	case apierrors.IsNotFound(err):
@@ -268,6 +299,16 @@ func (r *Record) forgetShard(name string) {
 			}
 		}
 	}
+}
+
+func (r *Record) adopt(m Machine, shard string) {
+	ours, known := r.machines[m.Instance]
+	if !known {
+		r.machines[m.Instance], r.shardOf[m.Instance] = m, shard
+		return
+	}
+	ours.Pods = union(ours.Pods, m.Pods)
+	r.machines[m.Instance] = ours
 }
 
 func sizeOf(shard *corev1.ConfigMap) int {

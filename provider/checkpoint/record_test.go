@@ -3,10 +3,14 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -126,4 +130,60 @@ func TestRecordThatSomebodyRemovedIsWrittenAgain(t *testing.T) {
 	require.Len(t, r.Of("i-1").Pods, 2)
 	require.NoError(t, r.Put(t.Context(), machine("i-1", "a", "b")))
 	require.Len(t, loaded(t, client).Of("i-1").Pods, 2)
+}
+
+// TestRecordOfTwoLeaders: who led before, and has not noticed yet that it does not
+// any more, writes once more. What the next one has recorded meanwhile stays.
+func TestRecordOfTwoLeaders(t *testing.T) {
+	client := newVersionedClient()
+	before := loaded(t, client)
+	require.NoError(t, before.Put(t.Context(), machine("i-1", "a")))
+	require.NoError(t, before.Put(t.Context(), machine("i-2", "b")))
+	now := loaded(t, client)
+	require.NoError(t, now.Put(t.Context(), machine("i-1", "a", "new-1")))
+	require.NoError(t, now.Put(t.Context(), machine("i-2", "b", "new-2")))
+
+	require.ErrorContains(t, before.Put(t.Context(), machine("i-1", "a", "late")), "read again")
+	require.NoError(t, before.Put(t.Context(), machine("i-2", "b", "late")), "it was made before the conflict")
+	for instance, names := range map[string]string{"i-1": "a,new-1", "i-2": "b,late,new-2"} {
+		require.Equal(t, names, podsOf(loaded(t, client).Of(instance)), instance)
+	}
+	require.Equal(t, "a,late,new-1", podsOf(before.Of("i-1")), "and is in memory")
+	require.NoError(t, before.Put(t.Context(), machine("i-2", "b")))
+	require.Equal(t, "b", podsOf(loaded(t, client).Of("i-2")), "but who knows of a pod may drop it")
+}
+
+func podsOf(m Machine) string {
+	var names []string
+	for _, p := range m.Pods {
+		names = append(names, p.Name)
+	}
+	return strings.Join(slices.Sorted(slices.Values(names)), ",")
+}
+
+// newVersionedClient is the fake clientset with versions of ConfigMaps, which it
+// leaves out: an update of an old one is a conflict.
+func newVersionedClient() *fake.Clientset {
+	client := fake.NewClientset()
+	version := 0
+	client.PrependReactor("*", "configmaps", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		write, ok := a.(interface{ GetObject() runtime.Object })
+		if !ok {
+			return false, nil, nil
+		}
+		m := write.GetObject().(*corev1.ConfigMap) //nolint:errcheck // a ConfigMap is written under configmaps
+		if a.GetVerb() == "update" {
+			now, err := client.Tracker().Get(a.GetResource(), a.GetNamespace(), m.Name)
+			if err != nil {
+				return true, nil, err
+			}
+			if now.(*corev1.ConfigMap).ResourceVersion != m.ResourceVersion { //nolint:errcheck // the same
+				return true, nil, apierrors.NewConflict(a.GetResource().GroupResource(), m.Name, errors.New("it has been modified"))
+			}
+		}
+		version++
+		m.ResourceVersion = strconv.Itoa(version)
+		return false, nil, nil
+	})
+	return client
 }

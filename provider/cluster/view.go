@@ -70,10 +70,10 @@ func New(client kubernetes.Interface, self *corev1.ObjectReference) (*View, erro
 		broadcaster: record.NewBroadcaster(),
 	}
 	v.nodeInf, v.podInf = v.all.Core().V1().Nodes().Informer(), v.all.Core().V1().Pods().Informer()
-	if err := v.nodeInf.AddIndexers(cache.Indexers{byProviderID: providerID, byMachine: machine}); err != nil {
+	if err := v.nodeInf.AddIndexers(nodeIndexers()); err != nil {
 		return nil, fmt.Errorf("indexing Nodes by provider id: %w", err)
 	}
-	if err := v.podInf.AddIndexers(cache.Indexers{byNode: nodeOf, byController: controllerOf}); err != nil {
+	if err := v.podInf.AddIndexers(podIndexers()); err != nil {
 		return nil, fmt.Errorf("indexing Pods by node: %w", err)
 	}
 	v.nodeByID, v.pods = v.nodeInf.GetIndexer(), v.podInf.GetIndexer()

@@ -74,6 +74,7 @@ type Guard struct {
 
 // outcome is what was said of a pod before, so that Events tell of changes only.
 type outcome struct {
+	stage checkpoint.Stage
 	clear bool
 	bad   string
 }
@@ -258,7 +259,8 @@ func (g *Guard) unknown(pods []checkpoint.Pod, err error) []checkpoint.Judged {
 	judged := make([]checkpoint.Judged, 0, len(pods))
 	for _, p := range pods {
 		nothing := p.Stage == checkpoint.Waiting || p.Stage == checkpoint.Succeeded || p.Released != ""
-		nothing = nothing || patient && p.Stage == checkpoint.Running && g.last[p.ID().UID].clear
+		before := g.last[p.ID().UID]
+		nothing = nothing || patient && p.Stage == checkpoint.Running && before.stage == p.Stage && before.clear
 		judged = append(judged, checkpoint.Judged{Pod: p, Verdict: checkpoint.Verdict{Clear: nothing, Reason: "whether it has acknowledged is not known: " + checkpoint.Cause(err)}})
 	}
 	return judged

@@ -96,7 +96,9 @@ func (w *world) restart() {
 	w.view = view
 	w.guard = &Guard{
 		View: view, Record: record, Asker: store, Policy: func() Policy { return w.policy }, Log: zaptest.NewLogger(w), Now: w.clock.Now, GroupLabel: groupLabel,
-		Place: func(id string) (Place, bool) { return Place{Group: "t4", AboveMin: true, GPUs: 4, HourlyPrice: 3.912}, w.here && id == instance },
+		Place: func(id string) (Place, bool) {
+			return Place{Group: "t4", AboveMin: true, GPUs: 4, HourlyPrice: 3.912}, w.here && id == instance
+		},
 		Assessor: &checkpoint.Assessor{
 			View: view, Record: record, Signals: store, Selector: selector, Now: w.clock.Now,
 			Policy: func() checkpoint.Policy { return w.policy.Policy },

@@ -207,7 +207,7 @@ func (g *Guard) tell(s subject, judged []checkpoint.Judged) {
 	for _, p := range judged {
 		uid := p.ID().UID
 		before, known := g.last[uid]
-		now := outcome{clear: p.Clear}
+		now := outcome{stage: p.Stage, clear: p.Clear}
 		if p.Signals.BadAck != nil {
 			now.bad = p.Signals.BadAck.Error()
 		}
