@@ -161,8 +161,8 @@ type Backend interface {
 	// its raised Target. ErrLimit when Max does not allow all of delta.
 	Increase(ctx context.Context, id string, delta int) (Group, error)
 
-	// Cancel gives up the named placeholders, lowers Target by as many as it
-	// gave up, and returns their ids. A named placeholder that has become a
+	// Cancel gives up the named placeholders, as many as Min allows, lowers Target
+	// by as many as it gave up, and returns their ids. A named placeholder that has become a
 	// machine, or that is gone, is left out of the result and changes nothing:
 	// Cancel never ends a live or booting instance. An id of another group or
 	// cloud is ErrInvalid, and nothing changes.

@@ -82,7 +82,9 @@ func (s *Server) freshLocked(states []cloud.Group, marks map[string]uint64) map[
 		if record.writes != marks[state.ID] || record.writing {
 			continue
 		}
-		s.settleLocked(record, state)
+		if state.Problem == nil { // else nothing has been learned of it
+			s.settleLocked(record, state)
+		}
 		fresh[state.ID] = state
 	}
 	return fresh

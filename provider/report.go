@@ -1,6 +1,9 @@
 package provider
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Report is the state of the provider for people: what status prints and the
 // status page shows.
@@ -92,12 +95,20 @@ func (s *Server) Report() (report Report, ready bool) {
 	return report, true
 }
 
+// templateProblem is why Cluster Autoscaler cannot plan with a group.
+func (g *groupView) templateProblem() string {
+	if g.noTemplate == nil {
+		return ""
+	}
+	return g.noTemplate.Error()
+}
+
 func (g *groupView) report() GroupReport {
 	n := g.count()
 	r := GroupReport{
 		ID: g.ID, MinSize: g.minSize(), MaxSize: g.MaxSize, EffectiveMax: g.max, Target: g.state.Target,
 		Running: n["running"], Creating: n["creating"], Placeholders: n["placeholder"], Failed: n["failed"], Deleting: n["deleting"],
-		Forgotten: g.forgotten, Retired: g.Retired, Limit: g.limit.Text, Problem: g.problem(), Instances: []InstanceReport{},
+		Forgotten: g.forgotten, Retired: g.Retired, Limit: g.limit.Text, Problem: cmp.Or(g.problem(), g.templateProblem()), Instances: []InstanceReport{},
 	}
 	for _, i := range g.state.Instances {
 		instance := InstanceReport{ID: i.ID, State: i.State.String(), Placeholder: i.Placeholder, Since: i.Since}

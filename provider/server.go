@@ -134,6 +134,12 @@ func New(o Options) *Server {
 	return s
 }
 
+// Begin replaces the catalogue that Start begins with, once more is known of the groups.
+func (s *Server) Begin(_ context.Context, c *nodegroup.Catalogue) error {
+	s.first = c
+	return nil
+}
+
 // Start loads the first snapshot. Until it returned nil the port must not be
 // open: an empty answer would be believed.
 func (s *Server) Start(ctx context.Context) error {

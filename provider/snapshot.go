@@ -96,11 +96,12 @@ func (s *Server) publishLocked(catalogue *nodegroup.Catalogue, states map[string
 	for _, g := range catalogue.All() {
 		state, fresh := states[g.ID]
 		before := old.groups[g.ID]
-		if !fresh {
-			state = unknownState(g.ID)
-			if before != nil {
-				state = before.state
+		if problem := state.Problem; !fresh || problem != nil {
+			state = lastKnown(g.ID, before)
+			if fresh {
+				state.Problem = problem
 			}
+			fresh = false
 		}
 		s.ledgerLocked(g.ID, state, fresh)
 		next.order = append(next.order, &groupView{Group: g, state: state})
@@ -123,9 +124,14 @@ func (s *Server) warnOfOverrides(c *nodegroup.Catalogue) {
 	}
 }
 
-// unknownState stands for a group that the cloud has not reported yet: it is
-// empty and cannot grow.
-func unknownState(id string) cloud.Group { return cloud.Group{ID: id} }
+// lastKnown is what a group was when the cloud last told of it. One that it has
+// not told of yet is empty and cannot grow.
+func lastKnown(id string, before *groupView) cloud.Group {
+	if before == nil {
+		return cloud.Group{ID: id}
+	}
+	return before.state
+}
 
 func (s *Server) recordLocked(id string) *groupRecord {
 	r, ok := s.groups[id]
@@ -140,11 +146,7 @@ func (s *Server) ledgerLocked(id string, state cloud.Group, fresh bool) {
 	// A group in the middle of a write holds a reservation that an older state
 	// would wipe out.
 	if fresh && !s.recordLocked(id).writing {
-		size := quota.Size{Target: state.Target, Deleting: len(state.Instances) - state.Target, CloudMax: state.Max}
-		if state.Problem != nil { // it cannot grow, whatever it had
-			size.CloudMax = state.Target
-		}
-		s.ledger.Observe(id, size)
+		s.ledger.Observe(id, quota.Size{Target: state.Target, Deleting: len(state.Instances) - state.Target, CloudMax: state.Max})
 	}
 }
 
@@ -223,7 +225,7 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 func (s *Server) tellProblem(before, g *groupView) {
 	was, is := before.problem(), g.problem()
 	if is != "" {
-		g.limit = quota.Limit{Reason: quota.AtMaximum, Text: is}
+		g.limit = quota.Limit{Reason: quota.AtMaximum, Text: "cannot be served now"}
 	}
 	switch {
 	case is == was:

@@ -117,6 +117,9 @@ func (w *write) describe(ctx context.Context) error {
 	if len(states) != 1 {
 		return fmt.Errorf("reading node group %s from the cloud: %d groups instead of one: %w", w.id, len(states), cloud.ErrUnavailable)
 	}
+	if problem := states[0].Problem; problem != nil {
+		return fmt.Errorf("reading node group %s from the cloud: %w", w.id, problem)
+	}
 	w.s.mu.Lock()
 	w.s.settleLocked(w.record, states[0])
 	w.s.mu.Unlock()

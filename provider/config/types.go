@@ -200,6 +200,7 @@ type NodeGroup struct {
 	Labels           map[string]string   `json:"labels,omitempty"`
 	Taints           []corev1.Taint      `json:"taints,omitempty"`
 	Capacity         corev1.ResourceList `json:"capacity,omitempty"`
+	Unknown          string              `json:"-"`                     // why the cloud cannot say what its machines are
 	MostCapacity     corev1.ResourceList `json:"-"`                     // what a node may take up of quotas, where the cloud has several types; nil: Capacity
 	Reserved         corev1.ResourceList `json:"reserved,omitempty"`    // taken off capacity for allocatable
 	HourlyPrice      *float64            `json:"hourlyPrice,omitempty"` // US dollars

@@ -32,6 +32,9 @@ func (g *Group) buildTemplate() (*corev1.Node, error) {
 // everything on it works.
 func (g *Group) NewNode(name, providerID string) (*corev1.Node, error) {
 	if g.Capacity.Cpu().IsZero() || g.Capacity.Memory().IsZero() {
+		if g.Unknown != "" {
+			return nil, fmt.Errorf("node group %s: its capacity is not known: %s", g.ID, g.Unknown)
+		}
 		return nil, fmt.Errorf("node group %s: %w", g.ID, errNoCapacity)
 	}
 	capacity := g.Capacity.DeepCopy()
