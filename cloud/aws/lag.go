@@ -1,0 +1,123 @@
+package aws
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+const (
+	// lagTime is how long AWS is given to show what it has acknowledged. Its
+	// answers are eventually consistent, normally within a second; a minute is
+	// beyond any lag to be expected, and short enough that a value which really
+	// was taken back by somebody else is not denied for long.
+	lagTime = time.Minute
+	// flapTime is how long, once AWS has shown it, another answer may still come
+	// from a part of AWS that has not heard of it. To compute the next desired
+	// capacity from such an answer would take back what was asked for.
+	flapTime = 10 * time.Second
+)
+
+// lag is what was written and acknowledged and may not be shown yet. For
+// lagTime, or flapTime after AWS has shown it, it counts as if AWS did.
+//
+// Lag is told from somebody else's later change by the value: an answer that
+// lags shows one from before the write, so any other value is somebody's, and
+// believed at once. A change back to exactly a value from before is believed
+// when the time is over.
+type lag struct {
+	value  int       // the desired capacity that was written last
+	past   []int     // what an answer that lags can show instead
+	until  time.Time // until when value counts
+	ending map[string]time.Time
+}
+
+// set notes that the desired capacity has been set. The earlier values are what
+// it was believed to be, and what AWS showed last.
+func (l *lag) set(value int, now time.Time, earlier ...int) {
+	if now.After(l.until) {
+		l.past = nil
+	} else {
+		earlier = append(earlier, l.value)
+	}
+	l.past = slices.DeleteFunc(append(slices.Clone(l.past), earlier...), func(v int) bool { return v == value })
+	l.value, l.until = value, now.Add(lagTime)
+}
+
+// ended notes that instances have been told to go.
+func (l *lag) ended(instances []string, now time.Time) {
+	fresh := map[string]time.Time{}
+	for id, until := range l.ending {
+		if now.Before(until) {
+			fresh[id] = until
+		}
+	}
+	for _, id := range instances {
+		fresh[id] = now.Add(lagTime)
+	}
+	l.ending = fresh
+}
+
+// lowered notes terminations that took n off the desired capacity, which AWS
+// shows as it was, as it is, or as it was in between.
+func (l *lag) lowered(shown, n int, instances []string, now time.Time) {
+	l.ended(instances, now)
+	if n == 0 {
+		return
+	}
+	desired := l.desired(shown, now)
+	earlier := []int{shown}
+	for less := range n {
+		earlier = append(earlier, desired-less)
+	}
+	l.set(desired-n, now, earlier...)
+}
+
+// doubted notes a write which left the desired capacity somewhere from least to
+// most. What AWS shows decides, unless it lags: then least is likelier, since the
+// write was ours.
+func (l *lag) doubted(shown, least, most int, now time.Time) {
+	var earlier []int
+	for value := least; value <= most; value++ {
+		earlier = append(earlier, value)
+	}
+	switch {
+	case least == most:
+	case slices.Contains(earlier, shown):
+		l.set(shown, now, earlier...)
+	case l.desired(shown, now) != shown:
+		l.set(least, now, append(earlier, shown)...)
+	}
+}
+
+// possible notes that a write whose outcome is not known may have left the
+// desired capacity somewhere from least to most: whatever AWS shows of that, it
+// is not taken for an answer that lags.
+func (l *lag) possible(least, most int) {
+	l.past = slices.DeleteFunc(slices.Clone(l.past), func(v int) bool { return v >= least && v <= most })
+}
+
+// desired is what counts when AWS shows a value.
+func (l *lag) desired(shown int, now time.Time) int {
+	if now.Before(l.until) && slices.Contains(l.past, shown) {
+		return l.value
+	}
+	return shown
+}
+
+// seen notes what AWS shows.
+func (l *lag) seen(shown int, now time.Time) {
+	switch confirmed := now.Add(flapTime); {
+	case !now.Before(l.until):
+		l.past = nil
+	case shown == l.value:
+		if confirmed.Before(l.until) {
+			l.until = confirmed
+		}
+	case !slices.Contains(l.past, shown): // somebody else's
+		l.until, l.past = time.Time{}, nil
+	}
+	maps.DeleteFunc(l.ending, func(_ string, until time.Time) bool { return !now.Before(until) })
+}
+
+func (l *lag) isEnded(instance string, now time.Time) bool { return now.Before(l.ending[instance]) }

@@ -1,0 +1,86 @@
+package aws
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	awssdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/stretchr/testify/require"
+
+	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/aws/awstest"
+)
+
+// underWay calls then while the answer of the first call of an action is on its
+// way back: AWS has carried it out, and nobody here knows yet.
+type underWay struct {
+	awssdk.HTTPClient
+	action string
+	then   func()
+	done   atomic.Bool
+}
+
+func (u *underWay) Do(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	answer, err := u.HTTPClient.Do(r)
+	if bytes.Contains(body, []byte("Action="+u.action+"&")) && u.done.CompareAndSwap(false, true) {
+		u.then()
+	}
+	return answer, err
+}
+
+// interrupted is a Backend with a group of three failed placeholders.
+func interrupted(t *testing.T, action string) (*Cloud, *underWay, cloud.Group) {
+	stub := awstest.NewStub(t)
+	stub.CreateGroup(awstest.Group{Name: "train-t4", Max: 9, Desired: 3, Protected: true})
+	stub.Capacity("train-t4", 0, noCapacity)
+	stub.Step()
+	sdk := awstest.Config(t, stub.URL())
+	u := &underWay{HTTPClient: sdk.HTTPClient, action: action}
+	u.done.Store(true)
+	sdk.HTTPClient = u
+	c, err := open(sdk, Options{Now: stub.Now})
+	require.NoError(t, err)
+	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", AutoScalingGroup: "train-t4"}}))
+	g := get(t, c)
+	u.done.Store(false)
+	return c, u, g
+}
+
+// An answer that was on its way during a write is older than what is known.
+func TestOldAnswerIsDropped(t *testing.T) {
+	c, u, g := interrupted(t, "DescribeAutoScalingGroups")
+	var raised cloud.Group
+	u.then = func() {
+		var err error
+		raised, err = c.Increase(t.Context(), "t4", 2)
+		require.NoError(t, err)
+	}
+	old := get(t, c)
+	require.Equal(t, 5, raised.Target)
+	require.Equal(t, raised, old)
+	require.Subset(t, idsOf(raised, isPlaceholder), idsOf(g, isPlaceholder))
+	require.Equal(t, idsOf(raised, isPlaceholder), idsOf(get(t, c), isPlaceholder))
+}
+
+// A Describe that sees the lowered value before the Cancel is over drops the
+// placeholders that were named, and no others.
+func TestDescribeDuringCancel(t *testing.T) {
+	c, u, g := interrupted(t, setDesired)
+	all := idsOf(g, isPlaceholder)
+	left := []string{all[0], all[2]}
+	u.then = func() { require.Equal(t, left, idsOf(get(t, c), isPlaceholder)) }
+	g, given, err := c.Cancel(t.Context(), "t4", all[1:2])
+	require.NoError(t, err)
+	require.True(t, u.done.Load())
+	require.Equal(t, all[1:2], given)
+	require.Equal(t, left, idsOf(g, isPlaceholder))
+	require.Equal(t, left, idsOf(get(t, c), isPlaceholder))
+}

@@ -1,0 +1,32 @@
+package aws
+
+// Permissions are the IAM actions that this package calls, sorted: a policy that
+// lacks one breaks what is said beside it, and one that has more gives away too
+// much. Launching is not here: AWS does that with the service-linked role of
+// Auto Scaling.
+var Permissions = []Permission{
+	{Action: "autoscaling:DescribeAutoScalingGroups", Use: "sizes and instances of the groups; nothing works without it"},
+	{Action: "autoscaling:DescribeAutoScalingInstances", Use: "telling instances that are gone from those that never were, and whether a termination got through"},
+	{Action: "autoscaling:DescribeLaunchConfigurations", Use: "the instance type of a group without a launch template"},
+	{Action: "autoscaling:DescribeScalingActivities", Use: "why an instance does not come"},
+	{Action: "autoscaling:SetDesiredCapacity", Use: "growing, and giving up instances that do not come", Changes: true},
+	{Action: "autoscaling:SetInstanceProtection", Use: "scaleInProtection: manage", Changes: true},
+	{Action: "autoscaling:TerminateInstanceInAutoScalingGroup", Use: "deleting nodes", Changes: true},
+	{Action: "autoscaling:UpdateAutoScalingGroup", Use: "scaleInProtection: manage", Changes: true},
+	{Action: "ec2:DescribeInstanceTypes", Use: "CPUs, memory and GPUs of a type"},
+	{Action: "ec2:DescribeInstances", Use: "launch times, instances that are gone, and the use of vCPU quotas"},
+	{Action: "ec2:DescribeLaunchTemplateVersions", Use: "the instance type of a launch template"},
+	{Action: "servicequotas:GetAWSDefaultServiceQuota", Use: "awsServiceQuota, where the account has no value of its own"},
+	{Action: "servicequotas:GetServiceQuota", Use: "awsServiceQuota"},
+}
+
+// Permission is one IAM action.
+type Permission struct {
+	// Action is as in a policy: service:Action.
+	Action string
+	// Use is what it is for.
+	Use string
+	// Changes is true for actions that change something; a policy can bind
+	// those to groups with a tag. The others cannot be bound to a resource.
+	Changes bool
+}

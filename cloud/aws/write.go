@@ -1,0 +1,138 @@
+package aws
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	awssdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+
+	"gpu-node-provider/cloud"
+)
+
+const (
+	// settleFor bounds how long one write is repeated, or its outcome pursued,
+	// when the caller sets no deadline of its own. Cluster Autoscaler waits 5 s
+	// by default (--cloud-config grpc_timeout); clouds settle within seconds.
+	settleFor = 20 * time.Second
+	// firstPause and longestPause are between repetitions.
+	firstPause   = 200 * time.Millisecond
+	longestPause = 2 * time.Second
+	// answerTime is left of a caller's deadline when repeating ends.
+	answerTime = 500 * time.Millisecond
+)
+
+// careful has the SDK repeat a write only when it certainly had no effect. The
+// SDK's own rules repeat after lost answers as well, and tell nobody: the last
+// answer would then be taken for the outcome of all.
+func careful(o *autoscaling.Options) {
+	o.Retryer = retry.NewStandard(func(s *retry.StandardOptions) {
+		s.Retryables = []retry.IsErrorRetryable{
+			retry.NoRetryCanceledError{},
+			retry.IsErrorRetryableFunc(func(err error) awssdk.Ternary {
+				return awssdk.BoolTernary(wasNotSent(err) && (isThrottled(err) || status(err) == 0) && !isCredentials(err))
+			}),
+		}
+	})
+}
+
+// look reads a group afresh for a write to decide by. A problem of the group is
+// an error here.
+func (c *Cloud) look(ctx context.Context, g *group) (standing, error) {
+	if err := c.read(ctx, g); err != nil {
+		return standing{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if g.problem != nil {
+		return standing{}, g.problem
+	}
+	return g.standing(c.now()), nil
+}
+
+// shown is the group as it is known now.
+func (c *Cloud) shown(g *group) cloud.Group {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return g.shown()
+}
+
+// setDesired sets an ASG's desired capacity and takes note of it. The value is
+// absolute, so an unknown outcome is settled by sending the same again, as long
+// as ctx lives.
+func (c *Cloud) setDesired(ctx context.Context, g *group, from standing, value int) error {
+	doing := fmt.Sprintf("setting the desired capacity of Auto Scaling group %s to %d", g.asg, value)
+	var doubt error
+	turns := c.turns(ctx)
+	defer turns.stop()
+	for {
+		_, err := c.asg.SetDesiredCapacity(ctx, &autoscaling.SetDesiredCapacityInput{
+			AutoScalingGroupName: &g.asg,
+			DesiredCapacity:      awssdk.Int32(int32(value)), //nolint:gosec // between the group's bounds, which are of that type
+			HonorCooldown:        awssdk.Bool(false),
+		}, careful)
+		if err == nil {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			g.wrote(c, func(l *lag, now time.Time) {
+				l.set(value, now, from.desired, int(awssdk.ToInt32(g.raw.DesiredCapacity)))
+			})
+			return nil
+		}
+		refused := wasNotSent(err)
+		if !refused {
+			doubt = err
+		}
+		final := refused && status(err) != 0 && !isBusy(err) && !isThrottled(err)
+		if !final && turns.next() {
+			continue
+		}
+		if doubt == nil {
+			return fault(ctx, doing, err)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		g.lag.possible(value, value)
+		return unknown(ctx, doing, doubt)
+	}
+}
+
+// turns paces the repetitions of a write. It ends by the clock of Options, and by
+// real time as well, should that clock stand still.
+type turns struct {
+	ctx   context.Context
+	stop  func()
+	now   func() time.Time
+	until time.Time
+	pause time.Duration
+}
+
+// turns end after settleFor, or a while before ctx does: then there is still time
+// to say so.
+func (c *Cloud) turns(ctx context.Context) *turns {
+	pace, stop := context.WithTimeout(ctx, settleFor)
+	if deadline, ok := ctx.Deadline(); ok {
+		early, stopEarly := context.WithDeadline(pace, deadline.Add(-answerTime))
+		whole := stop
+		pace, stop = early, func() { stopEarly(); whole() }
+	}
+	return &turns{ctx: pace, stop: stop, now: c.now, until: c.now().Add(settleFor), pause: firstPause}
+}
+
+// next waits for another turn, and is false when there is none.
+func (t *turns) next() bool {
+	if t.now().After(t.until) {
+		return false
+	}
+	timer := time.NewTimer(t.pause)
+	defer timer.Stop()
+	t.pause = min(2*t.pause, longestPause)
+	select {
+	case <-t.ctx.Done():
+		return false
+	case <-timer.C:
+		return t.ctx.Err() == nil
+	}
+}
