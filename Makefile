@@ -8,6 +8,7 @@ BUF     := $(TOOLS)/buf generate --config .ci/buf.yaml --template .ci/buf.gen.ya
 FUZZTIME ?= 10s
 TESTBED := .cache/controlplane
 TRAINER := .cache/trainer
+MOTO    := .cache/moto
 E2E_PARALLEL ?= 4
 
 # One setting for builds and tests, so that neither compiles everything again.
@@ -27,7 +28,7 @@ run: build ## Serve on the simulated cloud, to rehearse
 	$(BIN) serve --config deploy/examples/simulated.yaml
 
 .PHONY: test
-test: ## Run all tests
+test: $(MOTO)/bin/python ## Run all tests
 	go test -timeout 5m ./...
 
 .PHONY: e2e
@@ -47,7 +48,7 @@ trainer-test: $(TRAINER)/bin/python ## Test the example trainer: real processes,
 	$(TRAINER)/bin/python deploy/train-worker/test_worker.py
 
 .PHONY: testbed
-testbed: build controlplane $(TRAINER)/bin/python
+testbed: build controlplane $(TRAINER)/bin/python $(MOTO)/bin/python
 	@go build -o $(TOOLS)/autoscaler ./test/autoscaler
 
 # The trainer's Python, with what it imports.
@@ -56,8 +57,16 @@ $(TRAINER)/bin/python: deploy/train-worker/requirements.txt
 	$(TRAINER)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
+.PHONY: moto
+moto: $(MOTO)/bin/python ## Install moto, a stand-in for AWS, for the tests
+
+$(MOTO)/bin/python: cloud/aws/awstest/requirements.txt
+	python3 -m venv $(MOTO)
+	$(MOTO)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
 .PHONY: race
-race: ## Run the tests of the service and the clouds under the race detector, long ones shortened
+race: $(MOTO)/bin/python ## Run the tests of the service and the clouds under the race detector, long ones shortened
 	CGO_ENABLED=1 go test -race -short -timeout 10m ./provider/... ./cloud/...
 
 .PHONY: lint

@@ -18,8 +18,17 @@ import (
 	"go.uber.org/goleak"
 )
 
+// asProgram is set in the environment of a process that is to be the program.
+const asProgram = "GPU_NODE_PROVIDER_IS_THE_PROGRAM"
+
 // TestMain holds every command to leaving nothing running behind it.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience bounds every wait for what has to come. It is long because it only
 // matters when something is broken.

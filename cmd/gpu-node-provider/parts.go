@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/aws"
 	"gpu-node-provider/cloud/simulated"
 	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/cluster"
@@ -126,12 +127,41 @@ type runningCloud struct {
 	backend cloud.Backend
 	run     func(context.Context) error
 	release func() error
+	// Only a real cloud has what follows.
+	readEvery time.Duration
+	survey    *survey
+	quotas    func(context.Context, string) (provider.ServiceQuota, error)
 }
 
-func newCloud(c *config.Config, k *kube, newNode newNode, log *zap.Logger) (*runningCloud, error) {
+func newCloud(c *config.Config, k *kube, newNode newNode, log *zap.Logger, r prometheus.Registerer) (*runningCloud, error) {
 	if c.Cloud.AWS != nil {
-		return nil, usageError{fmt.Errorf("cloud.aws: this version runs on the simulated cloud only; write cloud.simulated to rehearse")}
+		return newAWS(c.Cloud.AWS, log, r)
 	}
+	return newSimulated(c, k, newNode, log)
+}
+
+// newAWS reads credentials' whereabouts and calls nothing.
+func newAWS(c *config.AWS, log *zap.Logger, r prometheus.Registerer) (*runningCloud, error) {
+	backend, err := aws.New(context.Background(), aws.Options{
+		Region: c.Region, Endpoint: c.Endpoint, ScaleInProtection: aws.ScaleInProtection(c.ScaleInProtection), Registerer: r, Log: log,
+	})
+	if err != nil {
+		return nil, usageError{fmt.Errorf("cloud.aws: %w", err)}
+	}
+	return &runningCloud{
+		backend:   backend,
+		run:       func(ctx context.Context) error { <-ctx.Done(); return nil },
+		release:   func() error { return nil },
+		readEvery: c.RefreshInterval.Duration,
+		survey:    &survey{aws: backend, log: log, told: map[string]string{}},
+		quotas: func(ctx context.Context, code string) (provider.ServiceQuota, error) {
+			q, err := backend.Quota(ctx, code)
+			return provider.ServiceQuota{Limit: float64(q.Limit), Use: float64(q.Use), Source: q.Source, ReadAt: q.ReadAt, Problem: q.Problem}, err
+		},
+	}, nil
+}
+
+func newSimulated(c *config.Config, k *kube, newNode newNode, log *zap.Logger) (*runningCloud, error) {
 	o := c.Cloud.Simulated
 	pretend, err := simulated.New(simulated.Options{
 		StateFile:         o.StateFile,

@@ -74,6 +74,7 @@ type process struct {
 	snapshot chan struct{} // closed once there is a snapshot
 	started  chan struct{} // closed once every node has been looked at, and the port is open
 	stopping atomic.Bool
+	trouble  atomic.Pointer[string] // why there is no snapshot yet
 
 	mu     sync.Mutex // between a changed file and the beginning of the lead
 	office atomic.Pointer[office]
@@ -84,6 +85,8 @@ type office struct {
 	cloud    *runningCloud
 	server   *provider.Server
 	listener *provider.Listener
+
+	file, whole *config.Config // in force: as it is on disk, and as the cloud completes it
 }
 
 // serve runs until ctx is done or a part fails.
@@ -132,13 +135,14 @@ func (p *process) build() (err error) {
 func (p *process) takeOffice() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	running, err := newCloud(p.config, p.kube, p.newNode, p.log)
+	running, err := newCloud(p.config, p.kube, p.newNode, p.log, p.registry)
 	if err != nil {
 		return err
 	}
 	server := provider.New(provider.Options{
 		Gate:      p.holding.gate(),
-		Catalogue: nodegroup.New(p.config, running.backend.TemplateID), Backend: running.backend, Cluster: p.kube.view(), Log: p.log, Registerer: p.registry,
+		Catalogue: nodegroup.New(p.config, running.backend.TemplateID), Backend: running.backend, Cluster: p.kube.view(),
+		ReadEvery: running.readEvery, ServiceQuotas: running.quotas, Log: p.log, Registerer: p.registry,
 	})
 	listener := provider.NewListener(server, provider.ListenOptions{
 		Credentials: p.tls.credentials(), Authorize: p.tls.authorize(), Log: p.log, Registerer: p.registry,
@@ -206,6 +210,7 @@ func (p *process) run(ctx context.Context) error {
 	add(p.onceStarted(func(ctx context.Context) error { return p.office.Load().cloud.run(ctx) }))
 	add(p.onceStarted(func(ctx context.Context) error { return p.office.Load().server.Run(ctx) }))
 	add(p.onceStarted(p.announce))
+	add(p.onceStarted(p.watchCloud))
 	add(once(p.synced, p.watchFile))
 	told, cancel := context.WithCancel(ctx) // ends too when a part fails
 	g.Add(func() error { <-told.Done(); return errStopped }, func(error) { cancel() })
@@ -317,17 +322,74 @@ func (p *process) standBy(ctx context.Context) error {
 }
 
 func (p *process) firstSnapshot(ctx context.Context) error {
-	server := p.office.Load().server
+	o := p.office.Load()
 	return wait.PollUntilContextCancel(ctx, startRetry, true, func(ctx context.Context) (bool, error) {
-		err := errors.Join(server.Start(ctx), p.holding.load(ctx))
+		err := errors.Join(p.begin(ctx, o), p.holding.load(ctx))
 		if errors.Is(err, cloud.ErrInvalid) || errors.Is(err, cloud.ErrNotFound) {
 			return false, usageError{fmt.Errorf("no first snapshot: %w", err)} // no time will help
 		}
 		if err != nil {
+			p.trouble.Store(new(err.Error()))
 			p.log.Warn("first snapshot failed, trying again", zap.Error(err))
 		}
 		return err == nil, nil
 	})
+}
+
+// begin completes the node group file, where the cloud has something to add, and
+// reads the cloud.
+func (p *process) begin(ctx context.Context, o *office) error {
+	if err := p.surveyed(ctx, o, p.config, o.server.Begin); err != nil {
+		return err
+	}
+	return o.server.Start(ctx)
+}
+
+// surveyed puts a node group file in force, completed.
+func (p *process) surveyed(ctx context.Context, o *office, file *config.Config, use func(context.Context, *nodegroup.Catalogue) error) error {
+	whole := file
+	if o.cloud.survey != nil {
+		var err error
+		if whole, err = o.cloud.survey.complete(ctx, file); err != nil {
+			return err
+		}
+	}
+	if err := use(ctx, nodegroup.New(whole, o.cloud.backend.TemplateID)); err != nil {
+		return err
+	}
+	o.file, o.whole = file, whole
+	return nil
+}
+
+// watchCloud follows what the cloud has to add to the file.
+func (p *process) watchCloud(ctx context.Context) error {
+	o := p.office.Load()
+	if o.cloud.survey == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return wait.PollUntilContextCancel(ctx, surveyRounds*o.cloud.readEvery, false, func(ctx context.Context) (bool, error) {
+		if err := p.resurvey(ctx, o); err != nil && ctx.Err() == nil {
+			p.log.Warn("what the machines of the node groups are was not read", zap.Error(err))
+		}
+		return false, nil
+	})
+}
+
+func (p *process) resurvey(ctx context.Context, o *office) error {
+	p.mu.Lock() // not while the file changes
+	defer p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
+	defer cancel()
+	whole, err := o.cloud.survey.complete(ctx, o.file)
+	if err != nil || sameGroups(whole, o.whole) {
+		return err
+	}
+	if err := o.server.Reload(ctx, nodegroup.New(whole, o.cloud.backend.TemplateID)); err != nil {
+		return err
+	}
+	o.whole = whole
+	return nil
 }
 
 // tell says where everything is.
@@ -409,10 +471,19 @@ func (p *process) report() (provider.Report, error) {
 	}
 	r, ready := o.server.Report()
 	if !ready {
-		return r, errors.New("the cloud has not been read yet")
+		return r, errors.New(p.unread())
 	}
 	r.Held = p.holding.held()
 	return r, nil
+}
+
+// unread says why there is nothing to show yet.
+func (p *process) unread() string {
+	const text = "the cloud has not been read yet"
+	if why := p.trouble.Load(); why != nil {
+		return text + ": " + *why
+	}
+	return text
 }
 
 // standing says what a replica does that does not lead.
@@ -428,7 +499,7 @@ func (p *process) standing() string {
 func (p *process) readiness() error {
 	part, missing := p.synced, "the cluster has not been read yet"
 	if p.election.leads() {
-		part, missing = p.started, "the cloud has not been read yet"
+		part, missing = p.started, p.unread()
 	}
 	select {
 	case <-part:
@@ -472,8 +543,10 @@ func (p *process) reload(ctx context.Context, data []byte) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
 	defer cancel()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	o := p.office.Load()
-	if err := o.server.Reload(ctx, nodegroup.New(next, o.cloud.backend.TemplateID)); err != nil {
+	if err := p.surveyed(ctx, o, next, o.server.Reload); err != nil {
 		return err
 	}
 	p.holding.reload(&next.Checkpoint)
@@ -494,7 +567,7 @@ func (p *process) keepForLater(next *config.Config) bool {
 	return true
 }
 
-// reloadTimeout bounds a reload, during which no refresh passes.
+// reloadTimeout bounds a reload.
 const reloadTimeout = 30 * time.Second
 
 func (p *process) rejected(err error) {

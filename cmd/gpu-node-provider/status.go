@@ -168,7 +168,7 @@ func table(r provider.Report) string {
 		row()
 		row("QUOTA", "USED", "LIMIT", "RESOURCE", "SOURCE")
 		for _, q := range r.Quotas {
-			row(q.Name, number(q.Used), number(q.Limit), q.Resource, q.Source)
+			row(quotaCells(q)...)
 		}
 	}
 	if len(r.Held) > 0 {
@@ -181,7 +181,15 @@ func table(r provider.Report) string {
 		}
 	}
 	_ = w.Flush()
+	for _, q := range r.Quotas {
+		if q.Problem != "" {
+			fmt.Fprintf(&b, "\nquota %s is not newer: %s\n", q.Name, q.Problem)
+		}
+	}
 	for _, g := range r.NodeGroups {
+		if g.Problem != "" {
+			fmt.Fprintf(&b, "\n%s: %s\n", g.ID, g.Problem)
+		}
 		for _, i := range g.Instances {
 			if i.Error != "" {
 				fmt.Fprintf(&b, "\n%s: %s\n", i.ID, i.Error)
@@ -192,6 +200,17 @@ func table(r provider.Report) string {
 		fmt.Fprintf(&b, "\nThe node group file on disk is not in force: %s\n", r.ReloadError)
 	}
 	return b.String()
+}
+
+func quotaCells(q provider.QuotaReport) []string {
+	if q.Unknown {
+		return []string{q.Name, "?", "?", q.Resource, q.Source}
+	}
+	source := q.Source
+	if q.ReadAt != nil {
+		source += ", read " + q.ReadAt.UTC().Format(time.RFC3339)
+	}
+	return []string{q.Name, number(q.Used), number(q.Limit), q.Resource, source}
 }
 
 // because is why a pod holds its node, and until when at most.

@@ -25,6 +25,8 @@ type Options struct {
 	AutoscalerFlags []string
 	// Webhook adds the eviction webhook, and with it mutual TLS on the gRPC port.
 	Webhook bool
+	// AWS is the cloud instead of the simulated one, where it is set.
+	AWS *AWS
 	// Replicas of the provider; 0 is one.
 	Replicas int
 	// Without KEDA the replicas of trainers are the test's own affair.
@@ -141,7 +143,11 @@ func (b *Bed) startWatching(ctx context.Context) {
 		Skip: func(n *corev1.Node) bool { _, kwok := n.Labels[controlplane.ManagedByKwok]; return kwok },
 	}
 	b.Watch = newObserver(b)
-	for _, run := range []func(context.Context) error{b.agent.Run, b.Watch.run} {
+	parts := []func(context.Context) error{b.agent.Run, b.Watch.run}
+	if b.AWS != nil {
+		parts = append(parts, b.kubelets)
+	}
+	for _, run := range parts {
 		b.wait.Go(func() {
 			if err := run(ctx); err != nil {
 				fmt.Fprintln(os.Stderr, "testbed:", err)

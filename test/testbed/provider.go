@@ -73,18 +73,25 @@ func (b *Bed) writeFor(r *replica, c Config) error {
 kind: ProviderConfig
 server: {address: %q, httpAddress: %q%s}
 kubernetes: {kubeconfig: %q, namespace: %s}
-cloud: {simulated: {stateFile: %q, %s}}
+cloud: %s
 redis: {addresses: [%q]}
 checkpoint: %s
 quotas: %s
 nodeGroups: %s
-`, r.addresses[grpcPort], r.addresses[httpPort], b.tlsFields(r), b.file("provider.conf"), providerNamespace, b.file("cloud.json"), c.Simulated,
+`, r.addresses[grpcPort], r.addresses[httpPort], b.tlsFields(r), b.file("provider.conf"), providerNamespace, b.cloud(c),
 		b.redisAddress, cmp.Or(c.Checkpoint, "{}"), list(c.Quotas), list(c.NodeGroups))
 	// Renamed into place, so that the provider never reads half of it.
 	if err := os.WriteFile(r.config+".new", []byte(text), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(r.config+".new", r.config)
+}
+
+func (b *Bed) cloud(c Config) string {
+	if b.AWS != nil {
+		return fmt.Sprintf("{aws: {region: %s, endpoint: %q, refreshInterval: 2s}}", awsRegion, b.AWS.Endpoint)
+	}
+	return fmt.Sprintf("{simulated: {stateFile: %q, %s}}", b.file("cloud.json"), c.Simulated)
 }
 
 func (b *Bed) file(name string) string { return filepath.Join(b.Dir, name) }
@@ -155,7 +162,7 @@ func (b *Bed) StartProvider(ctx context.Context) error {
 		var err error
 		r.process, err = process.Start(process.Spec{
 			Name: r.name(), Path: b.binaries.provider, Args: []string{"serve", "--config", r.config},
-			Env: []string{"POD_NAME=" + r.pod}, LogDir: b.Logs(), Append: true,
+			Env: append(b.awsEnvironment(), "POD_NAME="+r.pod), LogDir: b.Logs(), Append: true,
 		})
 		if err != nil {
 			return err

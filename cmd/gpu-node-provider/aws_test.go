@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"gpu-node-provider/cloud/aws/awstest"
+	"gpu-node-provider/proto"
+)
+
+// onAWS is a node group file for a stand-in for AWS. groups are entries of nodeGroups.
+func onAWS(t *testing.T, endpoint, server string, groups ...string) string {
+	t.Helper()
+	t.Setenv("AWS_ACCESS_KEY_ID", "testing")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "testing")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	api := newAPIServer(t)
+	api.answer()
+	path := t.TempDir() + "/config.yaml"
+	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil, `apiVersion: gpu-node-provider.io/v1
+kind: ProviderConfig
+server: {%s}
+%s
+cloud: {aws: {region: us-east-1, endpoint: %q, refreshInterval: 1s}}
+redis: {addresses: ["127.0.0.1:1"]}
+nodeGroups: [%s]
+`, server, api.section(), endpoint, strings.Join(groups, ",\n  ")), 0o600))
+	return path
+}
+
+func group(id, more string) string {
+	return fmt.Sprintf("{id: %s, maxSize: 10, autoScalingGroup: %s, labels: {accelerator: nvidia-tesla-t4}%s}", id, id, more)
+}
+
+// text is what an HTTP path answers.
+func text(t *testing.T, url string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	request.Close = true
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return string(body)
+}
+
+// TestErrorsOfUsersOnAWS: one wrong group is told of in status, and the others work.
+func TestErrorsOfUsersOnAWS(t *testing.T) {
+	stub := awstest.NewStub(t)
+	stub.CreateGroup(awstest.Group{Name: "good", Max: 5, Desired: 1})
+	stub.CreateGroup(awstest.Group{Name: "weighted", Max: 5, Overrides: []awstest.Override{{InstanceType: "g4dn.xlarge", Weight: 1}, {InstanceType: "g4dn.2xlarge", Weight: 2}}})
+	stub.CreateGroup(awstest.Group{Name: "by-vcpu", Max: 5, DesiredCapacityType: "vcpu"})
+	empty := awstest.LaunchTemplate{ID: "lt-empty", Name: "empty", Version: "1"}
+	stub.AddLaunchTemplate(empty, "")
+	stub.CreateGroup(awstest.Group{Name: "no-type", Max: 5, LaunchTemplate: &empty})
+	grpcPort, httpPort := freePort(t), freePort(t)
+	p := start(t, "serve", "--config", onAWS(t, stub.URL(), ports(grpcPort, httpPort),
+		group("good", ""), group("weighted", ""), group("by-vcpu", ""), group("no-type", ""), group("missing", "")))
+	eventually(t, "it serves", func() bool { return text(t, "http://"+httpPort+"/readyz") == "ok\n" })
+
+	status := start(t, "status", "--address", httpPort)
+	require.Zero(t, status.wait(t))
+	for _, line := range []string{"weighted: ", "by-vcpu: ", "missing: ", "no-type: "} {
+		require.Contains(t, status.stdout.String(), "\n"+line)
+	}
+	t.Log(status.stdout.String())
+	for _, id := range []string{"weighted", "by-vcpu", "missing", "no-type"} {
+		require.Contains(t, p.stderr.String(), id, "the log says so at the start")
+	}
+
+	client := dial(t, grpcPort)
+	_, err := client.NodeGroupTemplateNodeInfo(t.Context(), &proto.NodeGroupTemplateNodeInfoRequest{Id: "no-type"})
+	require.ErrorContains(t, err, "no-type")
+	_, err = client.NodeGroupIncreaseSize(t.Context(), &proto.NodeGroupIncreaseSizeRequest{Id: "missing", Delta: 1})
+	require.ErrorContains(t, err, "missing")
+	template, err := client.NodeGroupTemplateNodeInfo(t.Context(), &proto.NodeGroupTemplateNodeInfoRequest{Id: "good"})
+	require.NoError(t, err)
+	require.NotEmpty(t, template.GetNodeBytes())
+	_, err = client.NodeGroupIncreaseSize(t.Context(), &proto.NodeGroupIncreaseSizeRequest{Id: "good", Delta: 2})
+	require.NoError(t, err)
+	// The instance that boots when the provider starts may have been forgotten, so it
+	// stands in for the first request.
+	_, err = client.NodeGroupIncreaseSize(t.Context(), &proto.NodeGroupIncreaseSizeRequest{Id: "good", Delta: 2})
+	require.NoError(t, err)
+	require.Equal(t, 3, stub.Group("good").Desired)
+
+	stub.CreateGroup(awstest.Group{Name: "missing", Max: 5})
+	eventually(t, "a group that is made later is served", func() bool {
+		again := start(t, "status", "--address", httpPort)
+		return again.wait(t) == 0 && !strings.Contains(again.stdout.String(), "\nmissing: ")
+	})
+}
+
+// TestNoPermissionOnAWS: readiness and the log say what is missing, and all is well
+// once it is there.
+func TestNoPermissionOnAWS(t *testing.T) {
+	stub := awstest.NewStub(t)
+	stub.CreateGroup(awstest.Group{Name: "good", Max: 5})
+	allow := stub.Faults(awstest.Rule{Action: "DescribeAutoScalingGroups", Fault: awstest.Deny()})
+	grpcPort, httpPort := freePort(t), freePort(t)
+	start(t, "serve", "--config", onAWS(t, stub.URL(), ports(grpcPort, httpPort), group("good", "")))
+	eventually(t, "readiness says why", func() bool {
+		said := text(t, "http://"+httpPort+"/readyz")
+		return strings.Contains(said, "the cloud has not been read yet: ") && strings.Contains(said, "autoscaling:DescribeAutoScalingGroups")
+	})
+	allow()
+	eventually(t, "it serves", func() bool { return text(t, "http://"+httpPort+"/readyz") == "ok\n" })
+}
+
+func TestNoCredentialsOnAWS(t *testing.T) {
+	stub := awstest.NewStub(t)
+	httpPort := freePort(t)
+	config := onAWS(t, stub.URL(), ports(freePort(t), httpPort), group("good", ""))
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", t.TempDir()+"/none")
+	t.Setenv("AWS_CONFIG_FILE", t.TempDir()+"/none")
+	start(t, "serve", "--config", config)
+	eventually(t, "readiness says why", func() bool {
+		return strings.Contains(strings.ToLower(text(t, "http://"+httpPort+"/readyz")), "credentials")
+	})
+}
+
+func dial(t *testing.T, address string) proto.CloudProviderClient {
+	t.Helper()
+	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = connection.Close() })
+	return proto.NewCloudProviderClient(connection)
+}
+
+// startProcess starts the program as a process of its own; kill ends it at once.
+func startProcess(t *testing.T, config, httpPort string) (kill func()) {
+	t.Helper()
+	p := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "serve", "--config", config)
+	p.Env = append(os.Environ(), asProgram+"=1")
+	p.Stderr = testWriter{t}
+	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	require.NoError(t, p.Start())
+	kill = sync.OnceFunc(func() {
+		_ = p.Process.Kill() // it may have ended by itself, and the test says so then
+		_ = p.Wait()
+	})
+	t.Cleanup(kill)
+	eventually(t, "it serves", func() bool { return text(t, "http://"+httpPort+"/readyz") == "ok\n" })
+	return kill
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// TestKilledBetweenAnyTwoCalls kills the provider at each call to AWS of a write in
+// turn, before the call takes effect and after, and starts it again; Cluster
+// Autoscaler repeats what it has no answer to.
+func TestKilledBetweenAnyTwoCalls(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts some thirty processes")
+	}
+	increase := func(ctx context.Context, c proto.CloudProviderClient, _ *awstest.Stub) error {
+		_, err := c.NodeGroupIncreaseSize(ctx, &proto.NodeGroupIncreaseSizeRequest{Id: "train", Delta: 2})
+		return err
+	}
+	remove := func(ctx context.Context, c proto.CloudProviderClient, stub *awstest.Stub) error {
+		id := "aws:///us-east-1a/" + first(stub)
+		_, err := c.NodeGroupDeleteNodes(ctx, &proto.NodeGroupDeleteNodesRequest{Id: "train", Nodes: []*proto.ExternalGrpcNode{{Name: "node", ProviderID: id}}})
+		return err
+	}
+	for name, row := range map[string]struct {
+		desired, want int
+		write         func(context.Context, proto.CloudProviderClient, *awstest.Stub) error
+	}{
+		"IncreaseSize": {0, 2, increase},
+		"DeleteNodes":  {3, 2, remove},
+	} {
+		for _, effect := range []bool{false, true} {
+			for nth, killed := 0, true; killed; nth++ {
+				t.Run(fmt.Sprintf("%s/%d/effect=%t", name, nth, effect), func(t *testing.T) {
+					killed = killedAt(t, nth, effect, row.desired, row.want, row.write)
+				})
+			}
+		}
+	}
+}
+
+// first is the instance that is deleted: the one that was launched first.
+func first(stub *awstest.Stub) string { return stub.Group("train").Instances[0].ID }
+
+func killedAt(t *testing.T, nth int, effect bool, desired, want int, write func(context.Context, proto.CloudProviderClient, *awstest.Stub) error) (killed bool) {
+	stub := awstest.NewStub(t)
+	stub.CreateGroup(awstest.Group{Name: "train", Max: 10, Desired: desired})
+	stub.Settle("train")
+	victim := ""
+	if desired > 0 {
+		victim = first(stub)
+	}
+	grpcPort, httpPort := freePort(t), freePort(t)
+	config := onAWS(t, stub.URL(), ports(grpcPort, httpPort), group("train", ""))
+	kill := startProcess(t, config, httpPort)
+	client := dial(t, grpcPort)
+	dead := make(chan struct{})
+	rules := []awstest.Rule{{Skip: nth, Times: 1, Match: ofWrite, Fault: awstest.Do(func() {
+		kill()
+		close(dead)
+	})}}
+	if !effect {
+		rules = append(rules, awstest.Rule{Skip: nth, Times: 1, Match: ofWrite, Fault: awstest.CutBefore()})
+	}
+	undo := stub.Faults(rules...)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := write(ctx, client, stub); err == nil { // there are not so many calls
+		require.Equal(t, want, stub.Group("train").Desired)
+		return false
+	}
+	eventually(t, "the provider is killed", func() bool {
+		select {
+		case <-dead:
+			return true
+		default:
+			return false
+		}
+	})
+	undo()
+	startProcess(t, config, httpPort)
+	again := dial(t, grpcPort)
+	if victim != "" && first(stub) != victim { // it is gone for good, so Cluster Autoscaler does not ask again
+		require.Equal(t, want, stub.Group("train").Desired)
+		return true
+	}
+	require.NoError(t, write(ctx, again, stub))
+	require.Equal(t, want, stub.Group("train").Desired)
+	return true
+}
+
+// ofWrite leaves out the readings that the provider makes all the time.
+func ofWrite(c awstest.Call) bool {
+	return c.Action != "DescribeAutoScalingGroups" && c.Action != "DescribeScalingActivities"
+}
