@@ -441,7 +441,7 @@ func TestServiceQuota(t *testing.T) {
 	c := testConfig()
 	c.Quotas = []config.Quota{{Name: "g-vcpus", Resource: config.ResourceVCPU, AWSServiceQuota: "L-DB2E81BA", NodeGroups: []string{"*"}}}
 	clock := newClock()
-	reading, failure := ServiceQuota{}, error(cloud.ErrUnavailable)
+	reading, failure := ServiceQuota{}, cloud.ErrUnavailable
 	s := start(t, Options{
 		Catalogue: catalogue(c), Backend: newTestCloud(t, clock.Now), Now: clock.Now,
 		ServiceQuotas: func(_ context.Context, code string) (ServiceQuota, error) {

@@ -41,8 +41,8 @@ nodeGroups: [%s]
 	return path
 }
 
-func group(id, more string) string {
-	return fmt.Sprintf("{id: %s, maxSize: 10, autoScalingGroup: %s, labels: {accelerator: nvidia-tesla-t4}%s}", id, id, more)
+func group(id string) string {
+	return fmt.Sprintf("{id: %s, maxSize: 10, autoScalingGroup: %s, labels: {accelerator: nvidia-tesla-t4}}", id, id)
 }
 
 // text is what an HTTP path answers.
@@ -72,7 +72,7 @@ func TestErrorsOfUsersOnAWS(t *testing.T) {
 	stub.CreateGroup(awstest.Group{Name: "no-type", Max: 5, LaunchTemplate: &empty})
 	grpcPort, httpPort := freePort(t), freePort(t)
 	p := start(t, "serve", "--config", onAWS(t, stub.URL(), ports(grpcPort, httpPort),
-		group("good", ""), group("weighted", ""), group("by-vcpu", ""), group("no-type", ""), group("missing", "")))
+		group("good"), group("weighted"), group("by-vcpu"), group("no-type"), group("missing")))
 	eventually(t, "it serves", func() bool { return text(t, "http://"+httpPort+"/readyz") == "ok\n" })
 
 	status := start(t, "status", "--address", httpPort)
@@ -115,7 +115,7 @@ func TestNoPermissionOnAWS(t *testing.T) {
 	stub.CreateGroup(awstest.Group{Name: "good", Max: 5})
 	allow := stub.Faults(awstest.Rule{Action: "DescribeAutoScalingGroups", Fault: awstest.Deny()})
 	grpcPort, httpPort := freePort(t), freePort(t)
-	start(t, "serve", "--config", onAWS(t, stub.URL(), ports(grpcPort, httpPort), group("good", "")))
+	start(t, "serve", "--config", onAWS(t, stub.URL(), ports(grpcPort, httpPort), group("good")))
 	eventually(t, "readiness says why", func() bool {
 		said := text(t, "http://"+httpPort+"/readyz")
 		return strings.Contains(said, "the cloud has not been read yet: ") && strings.Contains(said, "autoscaling:DescribeAutoScalingGroups")
@@ -127,7 +127,7 @@ func TestNoPermissionOnAWS(t *testing.T) {
 func TestNoCredentialsOnAWS(t *testing.T) {
 	stub := awstest.NewStub(t)
 	httpPort := freePort(t)
-	config := onAWS(t, stub.URL(), ports(freePort(t), httpPort), group("good", ""))
+	config := onAWS(t, stub.URL(), ports(freePort(t), httpPort), group("good"))
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"} {
 		t.Setenv(name, "")
 	}
@@ -216,7 +216,7 @@ func killedAt(t *testing.T, nth int, effect bool, desired, want int, write func(
 		victim = first(stub)
 	}
 	grpcPort, httpPort := freePort(t), freePort(t)
-	config := onAWS(t, stub.URL(), ports(grpcPort, httpPort), group("train", ""))
+	config := onAWS(t, stub.URL(), ports(grpcPort, httpPort), group("train"))
 	kill := startProcess(t, config, httpPort)
 	client := dial(t, grpcPort)
 	dead := make(chan struct{})

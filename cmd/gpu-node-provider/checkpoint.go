@@ -3,8 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/user"
+	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,10 +46,34 @@ func (p *person) client() (kubernetes.Interface, error) {
 func checkpointCommand() *cobra.Command {
 	c := &cobra.Command{Use: "checkpoint", Short: "Ask the trainers of a held node for a checkpoint, or let it go without"}
 	c.AddCommand(
+		listCommand(),
 		wishCommand("request NODE", "Ask the trainers of a node for a checkpoint", guard.RequestAnnotation, "asked: the trainers of %s are asked at once; see the Events of their Pods\n"),
 		wishCommand("release NODE", "Let a node go although its trainers have not acknowledged; what they have not saved may be lost", guard.ReleaseAnnotation,
 			"released: %s is no longer held for the training pods that are on it now\n"),
 	)
+	return c
+}
+
+// listCommand shows what is held, to people who want nothing else.
+func listCommand() *cobra.Command {
+	var address string
+	c := &cobra.Command{
+		Use: "list", Short: "List the nodes that are held, for which training pods, why, and until when at most", Args: noArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			report, err := fetch(c.Context(), address)
+			if err != nil {
+				return err
+			}
+			if len(report.Held) == 0 {
+				_, err = fmt.Fprintln(c.OutOrStdout(), "no node is held")
+				return err
+			}
+			w := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 3, ' ', 0)
+			heldRows(report, func(cells ...string) { _, err = fmt.Fprintln(w, strings.Join(cells, "\t")) })
+			return errors.Join(err, w.Flush())
+		},
+	}
+	c.Flags().StringVar(&address, "address", defaultAddress, "the provider's httpAddress")
 	return c
 }
 

@@ -55,7 +55,7 @@ func TestOneReplicaLeadsAndTheNextFollowsAtOnce(t *testing.T) {
 		<-a.led
 		require.NoError(t, a.announce(t.Context()))
 		b.begin(t.Context())
-		time.Sleep(2 * leaseDuration)
+		<-time.After(2 * leaseDuration)
 		synctest.Wait()
 		require.False(t, b.leads())
 		require.Equal(t, "a", b.leader())

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,16 +16,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 
-	"gpu-node-provider/cloud"
-	"gpu-node-provider/cloud/simulated"
 	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/dashboard"
 	"gpu-node-provider/provider/guard"
-	"gpu-node-provider/provider/nodegroup"
 	"gpu-node-provider/provider/reload"
 )
 
@@ -80,15 +74,6 @@ type process struct {
 	office atomic.Pointer[office]
 }
 
-// office is what only the leader has: it decides about machines.
-type office struct {
-	cloud    *runningCloud
-	server   *provider.Server
-	listener *provider.Listener
-
-	file, whole *config.Config // in force: as it is on disk, and as the cloud completes it
-}
-
 // serve runs until ctx is done or a part fails.
 func serve(ctx context.Context, o serveOptions) error {
 	p := &process{serveOptions: o, registry: prometheus.NewRegistry(), synced: make(chan struct{}), snapshot: make(chan struct{}), started: make(chan struct{})}
@@ -128,43 +113,6 @@ func (p *process) build() (err error) {
 		return p.takeOffice()
 	}
 	return nil
-}
-
-// takeOffice makes what only the leader has. From now on a changed file is the
-// server's business.
-func (p *process) takeOffice() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	running, err := newCloud(p.config, p.kube, p.newNode, p.log, p.registry)
-	if err != nil {
-		return err
-	}
-	server := provider.New(provider.Options{
-		Gate:      p.holding.gate(),
-		Catalogue: nodegroup.New(p.config, running.backend.TemplateID), Backend: running.backend, Cluster: p.kube.view(),
-		ReadEvery: running.readEvery, ServiceQuotas: running.quotas, Log: p.log, Registerer: p.registry,
-	})
-	listener := provider.NewListener(server, provider.ListenOptions{
-		Credentials: p.tls.credentials(), Authorize: p.tls.authorize(), Log: p.log, Registerer: p.registry,
-	})
-	p.office.Store(&office{cloud: running, server: server, listener: listener})
-	return nil
-}
-
-// place finds an instance in the snapshot in force, which a replica that stands by has not.
-func (p *process) place(instance string) (guard.Place, bool) {
-	o := p.office.Load()
-	if o == nil {
-		return guard.Place{}, false
-	}
-	place, ok := o.server.Place(instance)
-	return guard.Place(place), ok
-}
-
-// newNode makes Nodes as the templates promise them, by the file in force. Only
-// the leader's cloud asks for them.
-func (p *process) newNode(group, name, providerID string) (*corev1.Node, error) {
-	return p.office.Load().server.NewNode(group, name, providerID)
 }
 
 // portFree finds a used port before anything is started; the port itself opens
@@ -277,121 +225,6 @@ func (p *process) stopCalls(cause error) {
 	}
 }
 
-// startRetry is how often the first snapshot is tried for. A cloud or an API
-// server that is away at this moment is no reason to give up: until it is back
-// the port stays closed and readiness says why.
-const startRetry = 2 * time.Second
-
-func (p *process) start(ctx context.Context) error {
-	if err := p.kube.waitForSync(ctx); err != nil {
-		return err
-	}
-	if err := p.standBy(ctx); err != nil {
-		return err
-	}
-	if err := p.firstSnapshot(ctx); err != nil {
-		return err
-	}
-	close(p.snapshot)
-	return p.holding.passed(ctx)
-}
-
-// standBy returns when this replica leads.
-func (p *process) standBy(ctx context.Context) error {
-	if err := p.election.standBy(ctx); err != nil {
-		return err
-	}
-	close(p.synced)
-	p.election.begin(ctx)
-	select {
-	case <-p.election.led:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if p.office.Load() != nil {
-		return nil
-	}
-	return wait.PollUntilContextCancel(ctx, startRetry, true, func(context.Context) (bool, error) {
-		err := p.takeOffice()
-		if errors.Is(err, simulated.ErrInUse) { // by the leader before, which has not ended yet
-			p.log.Warn("the cloud is in use, trying again", zap.Error(err))
-			return false, nil
-		}
-		return err == nil, err
-	})
-}
-
-func (p *process) firstSnapshot(ctx context.Context) error {
-	o := p.office.Load()
-	return wait.PollUntilContextCancel(ctx, startRetry, true, func(ctx context.Context) (bool, error) {
-		err := errors.Join(p.begin(ctx, o), p.holding.load(ctx))
-		if errors.Is(err, cloud.ErrInvalid) || errors.Is(err, cloud.ErrNotFound) {
-			return false, usageError{fmt.Errorf("no first snapshot: %w", err)} // no time will help
-		}
-		if err != nil {
-			p.trouble.Store(new(err.Error()))
-			p.log.Warn("first snapshot failed, trying again", zap.Error(err))
-		}
-		return err == nil, nil
-	})
-}
-
-// begin completes the node group file, where the cloud has something to add, and
-// reads the cloud.
-func (p *process) begin(ctx context.Context, o *office) error {
-	if err := p.surveyed(ctx, o, p.config, o.server.Begin); err != nil {
-		return err
-	}
-	return o.server.Start(ctx)
-}
-
-// surveyed puts a node group file in force, completed.
-func (p *process) surveyed(ctx context.Context, o *office, file *config.Config, use func(context.Context, *nodegroup.Catalogue) error) error {
-	whole := file
-	if o.cloud.survey != nil {
-		var err error
-		if whole, err = o.cloud.survey.complete(ctx, file); err != nil {
-			return err
-		}
-	}
-	if err := use(ctx, nodegroup.New(whole, o.cloud.backend.TemplateID)); err != nil {
-		return err
-	}
-	o.file, o.whole = file, whole
-	return nil
-}
-
-// watchCloud follows what the cloud has to add to the file.
-func (p *process) watchCloud(ctx context.Context) error {
-	o := p.office.Load()
-	if o.cloud.survey == nil {
-		<-ctx.Done()
-		return nil
-	}
-	return wait.PollUntilContextCancel(ctx, surveyRounds*o.cloud.readEvery, false, func(ctx context.Context) (bool, error) {
-		if err := p.resurvey(ctx, o); err != nil && ctx.Err() == nil {
-			p.log.Warn("what the machines of the node groups are was not read", zap.Error(err))
-		}
-		return false, nil
-	})
-}
-
-func (p *process) resurvey(ctx context.Context, o *office) error {
-	p.mu.Lock() // not while the file changes
-	defer p.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
-	defer cancel()
-	whole, err := o.cloud.survey.complete(ctx, o.file)
-	if err != nil || sameGroups(whole, o.whole) {
-		return err
-	}
-	if err := o.server.Reload(ctx, nodegroup.New(whole, o.cloud.backend.TemplateID)); err != nil {
-		return err
-	}
-	o.whole = whole
-	return nil
-}
-
 // tell says where everything is.
 func (p *process) tell(grpc net.Addr) error {
 	where := []zap.Field{zap.Stringer("grpc", grpc), zap.Stringer("http", p.http.Addr()), zap.Int("node_groups", len(p.config.NodeGroups))}
@@ -405,15 +238,6 @@ func (p *process) tell(grpc net.Addr) error {
 	text += fmt.Sprintf("Look at it with: gpu-node-provider status --address %s --watch\n", p.http.Addr())
 	_, err := io.WriteString(p.out, text)
 	return err
-}
-
-// announce has the Service find the leader, whose port is open now.
-func (p *process) announce(ctx context.Context) error {
-	if err := p.election.announce(ctx); err != nil && ctx.Err() == nil {
-		return err
-	}
-	<-ctx.Done()
-	return nil
 }
 
 // reachable is the address as the file has it, with the port that it got:
@@ -486,14 +310,6 @@ func (p *process) unread() string {
 	return text
 }
 
-// standing says what a replica does that does not lead.
-func (p *process) standing() string {
-	if leader := p.election.leader(); leader != "" {
-		return "this replica stands by; ask the one that leads: " + leader
-	}
-	return "this replica stands by, and no replica leads yet"
-}
-
 // readiness is nil when this replica does its part: the leader serves, the others
 // answer for evictions.
 func (p *process) readiness() error {
@@ -510,71 +326,4 @@ func (p *process) readiness() error {
 		return errors.New("stopping")
 	}
 	return nil
-}
-
-// watchFile puts a changed node group file in force.
-func (p *process) watchFile(ctx context.Context) error {
-	return reload.Watcher{Files: []string{p.file}, Known: p.known, Changed: func(contents reload.Contents, err error) {
-		if err != nil {
-			p.rejected(err)
-			return
-		}
-		if err := p.reload(ctx, contents[p.file]); err != nil {
-			p.rejected(err)
-		}
-	}}.Run(ctx)
-}
-
-func (p *process) reload(ctx context.Context, data []byte) error {
-	next, err := config.Parse(data)
-	if err != nil {
-		return err
-	}
-	if changed := p.config.RestartNeeded(next); len(changed) > 0 {
-		return fmt.Errorf("these need a restart of the provider: %s", strings.Join(changed, "; "))
-	}
-	if p.keepForLater(next) {
-		return nil
-	}
-	select {
-	case <-p.started:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
-	defer cancel()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	o := p.office.Load()
-	if err := p.surveyed(ctx, o, next, o.server.Reload); err != nil {
-		return err
-	}
-	p.holding.reload(&next.Checkpoint)
-	return nil
-}
-
-// keepForLater takes a changed file over on a replica that stands by, and says
-// whether it is one.
-func (p *process) keepForLater(next *config.Config) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.office.Load() != nil {
-		return false
-	}
-	p.config = next
-	p.holding.reload(&next.Checkpoint)
-	p.log.Info("node group file kept for when this replica leads")
-	return true
-}
-
-// reloadTimeout bounds a reload.
-const reloadTimeout = 30 * time.Second
-
-func (p *process) rejected(err error) {
-	p.kube.warn("ConfigRejected", err.Error())
-	if o := p.office.Load(); o != nil {
-		o.server.RejectedReload(err)
-		return
-	}
-	p.log.Error("node group file rejected, the old one stays", zap.Error(err))
 }

@@ -27,6 +27,9 @@ type statusOptions struct {
 	wait     time.Duration
 }
 
+// defaultAddress is that of a provider on this machine, or in this pod.
+const defaultAddress = "127.0.0.1:8087"
+
 // statusTimeout bounds one look: who looks at a hanging server wants to know that it hangs.
 const statusTimeout = 5 * time.Second
 
@@ -38,7 +41,7 @@ func statusCommand() *cobra.Command {
 		Args:  noArguments,
 		RunE:  func(c *cobra.Command, _ []string) error { return status(c.Context(), c.OutOrStdout(), o) },
 	}
-	c.Flags().StringVar(&o.address, "address", "127.0.0.1:8087", "the provider's httpAddress")
+	c.Flags().StringVar(&o.address, "address", defaultAddress, "the provider's httpAddress")
 	c.Flags().StringVarP(&o.output, "output", "o", "table", "table or json")
 	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "print again whenever something has changed")
 	c.Flags().DurationVar(&o.wait, "wait", 0, "how long to wait for a provider that does not answer yet")
@@ -173,14 +176,25 @@ func table(r provider.Report) string {
 	}
 	if len(r.Held) > 0 {
 		row()
-		row("HELD NODE", "GROUP", "FOR", "TRAINING POD", "BECAUSE")
-		for _, h := range r.Held {
-			for _, p := range h.Pods {
-				row(cmp.Or(h.Node, h.Instance), h.NodeGroup, r.Time.Sub(h.Since).Round(time.Second).String(), p.Pod, because(p))
-			}
-		}
+		heldRows(r, row)
 	}
 	_ = w.Flush()
+	b.WriteString(problems(r))
+	return b.String()
+}
+
+func heldRows(r provider.Report, row func(...string)) {
+	row("HELD NODE", "GROUP", "FOR", "TRAINING POD", "BECAUSE")
+	for _, h := range r.Held {
+		for _, p := range h.Pods {
+			row(cmp.Or(h.Node, h.Instance), h.NodeGroup, r.Time.Sub(h.Since).Round(time.Second).String(), p.Pod, because(p))
+		}
+	}
+}
+
+// problems are what a table has no room for.
+func problems(r provider.Report) string {
+	var b strings.Builder
 	for _, q := range r.Quotas {
 		if q.Problem != "" {
 			fmt.Fprintf(&b, "\nquota %s is not newer: %s\n", q.Name, q.Problem)

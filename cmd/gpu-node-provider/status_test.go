@@ -269,3 +269,22 @@ func TestStatusWatchStopsInSilence(t *testing.T) {
 	require.Zero(t, p.wait(t))
 	require.Empty(t, p.stdout.String()+p.stderr.String())
 }
+
+func TestCheckpointList(t *testing.T) {
+	w := newWatched(t)
+	p := start(t, "checkpoint", "list", "--address", w.address)
+	require.Zero(t, p.wait(t), "%s", p.stderr.String())
+	require.Equal(t, "no node is held\n", p.stdout.String())
+	until := time.Date(2026, 7, 1, 13, 0, 0, 0, time.UTC)
+	w.change(func(w *watched) {
+		w.report.Held = []provider.HeldReport{{
+			Instance: "simulated:///t4/t4-a", NodeGroup: "t4", Since: w.report.Time.Add(-time.Minute),
+			Pods: []provider.HeldPod{{Pod: "ai-train/a", Reason: "it vanished", Until: &until}},
+		}}
+	})
+	p = start(t, "checkpoint", "list", "--address", w.address)
+	require.Zero(t, p.wait(t), "%s", p.stderr.String())
+	require.Equal(t, `HELD NODE              GROUP   FOR    TRAINING POD   BECAUSE
+simulated:///t4/t4-a   t4      1m1s   ai-train/a     it vanished; until 2026-07-01T13:00:00Z at most
+`, p.stdout.String())
+}

@@ -216,16 +216,22 @@ func (g *Guard) tell(s subject, judged []checkpoint.Judged) {
 			g.Metrics.badAcknowledgement()
 			g.View.WarnOf(podReference(p.Pod), "BadAcknowledgement", now.bad)
 		}
-		switch {
-		case known && now.clear == before.clear:
-		case p.Clear && p.Abandoned: // also at the first look after a restart, when it was not told yet
-			g.Metrics.abandoned()
-			g.View.WarnOf(podReference(p.Pod), "CheckpointAbandoned", p.Reason)
-			g.Log.Warn("checkpoint abandoned", zap.String("pod", p.ID().String()), zap.String("instance", s.instance), zap.String("because", p.Reason))
-		case known && p.Clear && p.Signals.Ack != nil && p.Released == "":
-			g.View.Tell(podReference(p.Pod), "CheckpointAcknowledged", p.Reason)
-			g.Log.Info("checkpoint acknowledged", zap.String("pod", p.ID().String()), zap.String("instance", s.instance))
+		if !known || now.clear != before.clear {
+			g.tellVerdict(s, p, known)
 		}
+	}
+}
+
+// tellVerdict tells of a verdict that is new.
+func (g *Guard) tellVerdict(s subject, p checkpoint.Judged, known bool) {
+	switch {
+	case p.Clear && p.Abandoned: // also at the first look after a restart, when it was not told yet
+		g.Metrics.abandoned()
+		g.View.WarnOf(podReference(p.Pod), "CheckpointAbandoned", p.Reason)
+		g.Log.Warn("checkpoint abandoned", zap.String("pod", p.ID().String()), zap.String("instance", s.instance), zap.String("because", p.Reason))
+	case known && p.Clear && p.Signals.Ack != nil && p.Released == "":
+		g.View.Tell(podReference(p.Pod), "CheckpointAcknowledged", p.Reason)
+		g.Log.Info("checkpoint acknowledged", zap.String("pod", p.ID().String()), zap.String("instance", s.instance))
 	}
 }
 

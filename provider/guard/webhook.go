@@ -114,6 +114,11 @@ func (h Webhook) judge(ctx context.Context, namespace, name string, dryRun bool)
 	if !h.manages(node) {
 		return "", nil
 	}
+	return h.judgeOn(ctx, pod, node, leads, dryRun)
+}
+
+// judgeOn judges a training pod on a node of ours.
+func (h Webhook) judgeOn(ctx context.Context, pod *corev1.Pod, node *corev1.Node, leads, dryRun bool) (string, error) {
 	evicted, err := h.together(ctx, pod, node)
 	if err != nil {
 		return "", err

@@ -3,12 +3,12 @@ package testbed
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -57,18 +57,7 @@ func (b *Bed) kubelets(ctx context.Context) error {
 			}
 			continue
 		}
-		there := map[string]bool{}
-		for _, g := range groups.AutoScalingGroups {
-			for _, i := range g.Instances {
-				if !strings.HasPrefix(string(i.LifecycleState), "InService") {
-					continue
-				}
-				there[*i.InstanceId] = true
-				if err := b.register(ctx, *g.AutoScalingGroupName, *i.AvailabilityZone, *i.InstanceId); err != nil && ctx.Err() == nil {
-					fmt.Println("testbed: registering", *i.InstanceId, err)
-				}
-			}
-		}
+		there := b.registerAll(ctx, groups.AutoScalingGroups)
 		for name := range known {
 			if !there[name] {
 				_ = b.Cluster.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}) // gone already, perhaps
@@ -76,6 +65,23 @@ func (b *Bed) kubelets(ctx context.Context) error {
 		}
 		known = there
 	}
+}
+
+// registerAll says which instances are in service, and so have a Node.
+func (b *Bed) registerAll(ctx context.Context, groups []types.AutoScalingGroup) map[string]bool {
+	there := map[string]bool{}
+	for _, g := range groups {
+		for _, i := range g.Instances {
+			if i.LifecycleState != types.LifecycleStateInService {
+				continue
+			}
+			there[*i.InstanceId] = true
+			if err := b.register(ctx, *g.AutoScalingGroupName, *i.AvailabilityZone, *i.InstanceId); err != nil && ctx.Err() == nil {
+				fmt.Println("testbed: registering", *i.InstanceId, err)
+			}
+		}
+	}
+	return there
 }
 
 // register creates an instance's Node, or renews its Lease.

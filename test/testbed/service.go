@@ -66,7 +66,7 @@ func (s *service) close() {
 // forward brings one connection to whoever takes it; with nobody it is closed,
 // as a Service without endpoints refuses it.
 func (s *service) forward(ctx context.Context, from net.Conn) {
-	defer from.Close()
+	defer shut(from)
 	pods, err := s.bed.Cluster.Client.CoreV1().Pods(providerNamespace).List(ctx, metav1.ListOptions{LabelSelector: s.selector.String()})
 	if err != nil {
 		return
@@ -76,20 +76,20 @@ func (s *service) forward(ctx context.Context, from net.Conn) {
 		if err != nil {
 			continue
 		}
-		defer to.Close()
-		stop := context.AfterFunc(ctx, func() { from.Close(); to.Close() })
-		defer stop()
+		defer context.AfterFunc(ctx, func() { shut(from); shut(to) })()
 		var back sync.WaitGroup
 		back.Go(func() {
 			_, _ = io.Copy(from, to) // whatever ends it ends both
-			_ = from.Close()
+			shut(from)
 		})
 		_, _ = io.Copy(to, from)
-		_ = to.Close()
+		shut(to)
 		back.Wait()
 		return
 	}
 }
+
+func shut(c net.Conn) { _ = c.Close() } // the other side may have been quicker
 
 func (s *service) dial(ctx context.Context, pod corev1.Pod) (net.Conn, error) {
 	for _, r := range s.bed.replicas {
