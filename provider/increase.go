@@ -31,8 +31,8 @@ func (s *Server) increase(ctx context.Context, id string, delta int) error {
 		return err
 	}
 	defer w.end()
-	if problem := w.view.state.Problem; problem != nil {
-		return fmt.Errorf("node group %s cannot be increased: %w", id, problem)
+	if err := w.view.unserved(); err != nil {
+		return err
 	}
 	if w.absorb(delta) {
 		return nil
@@ -55,6 +55,18 @@ func (s *Server) increase(ctx context.Context, id string, delta int) error {
 		return fmt.Errorf("node group %s was increased by %d, too late for the caller: %w", id, granted, err)
 	}
 	return nil
+}
+
+// unserved is why a group can take no new nodes at all.
+func (g *groupView) unserved() error {
+	switch {
+	case g.state.Problem != nil:
+		return fmt.Errorf("node group %s cannot be increased: %w", g.ID, g.state.Problem)
+	case g.Unknown != "":
+		return precondition("node group %s cannot be increased: %s", g.ID, g.Unknown)
+	default:
+		return nil
+	}
 }
 
 // spend takes a grant off what was announced.

@@ -1,5 +1,7 @@
 package provider
 
+import "time"
+
 // Place is where an instance belongs, and what it costs.
 type Place struct {
 	Group string
@@ -8,6 +10,17 @@ type Place struct {
 	GPUs     int64
 	// HourlyPrice is in dollars, a rough one where the file has none.
 	HourlyPrice float64
+}
+
+// GroupRead is when a group was last read from the cloud; false when it is not in
+// the file, or when the cloud could not tell of it then.
+func (s *Server) GroupRead(group string) (time.Time, bool) {
+	now := s.current.Load()
+	if now == nil {
+		return time.Time{}, false
+	}
+	g, ok := now.groups[group]
+	return now.taken, ok && g.problem() == ""
 }
 
 // Place finds an instance; false when it is none of the file's groups', or gone.

@@ -24,7 +24,7 @@ func (s *Server) Refresh(ctx context.Context, _ *proto.RefreshRequest) (*proto.R
 	if s.readLately() {
 		return &proto.RefreshResponse{}, nil
 	}
-	err := s.refresh(ctx)
+	err := s.refreshOnce(ctx)
 	if err == nil {
 		return &proto.RefreshResponse{}, nil
 	}
@@ -50,13 +50,31 @@ func (s *Server) readLately() bool {
 	return true
 }
 
-// refresh puts a new snapshot in place. A group that is written to while the
-// cloud is read keeps what its write said.
+// refreshOnce is refresh, unless the cloud has been read while this call waited
+// for its turn: many that come at a time cost one reading.
+func (s *Server) refreshOnce(ctx context.Context) error {
+	if err := s.refreshing.enter(ctx); err != nil {
+		return err
+	}
+	defer s.refreshing.leave()
+	if s.readLately() {
+		return nil
+	}
+	return s.read(ctx)
+}
+
+// refresh puts a new snapshot in place.
 func (s *Server) refresh(ctx context.Context) error {
 	if err := s.refreshing.enter(ctx); err != nil {
 		return err
 	}
 	defer s.refreshing.leave()
+	return s.read(ctx)
+}
+
+// read is the reading of a refresh. A group that is written to while the cloud
+// is read keeps what its write said.
+func (s *Server) read(ctx context.Context) error {
 	marks := s.marks()
 	states, err := s.backend.Describe(ctx)
 	if err != nil {

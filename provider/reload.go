@@ -8,20 +8,13 @@ import (
 
 	"go.uber.org/zap"
 
+	"gpu-node-provider/cloud"
 	"gpu-node-provider/provider/nodegroup"
 )
 
-// Reload puts the catalogue of a changed node group file in force, wholly or
-// not at all: an error leaves the old one.
-func (s *Server) Reload(ctx context.Context, next *nodegroup.Catalogue) error {
-	err := s.reload(ctx, next)
-	s.RejectedReload(err)
-	return err
-}
-
-// RejectedReload records why a changed file is not in force; nil records that
-// it is. Callers use it for files that cannot even be read.
-func (s *Server) RejectedReload(err error) {
+// TookFile records that a changed node group file is in force; with an error, why
+// it is not.
+func (s *Server) TookFile(err error) {
 	s.metrics.reloaded(err)
 	s.mu.Lock()
 	s.reloadError = err
@@ -33,7 +26,9 @@ func (s *Server) RejectedReload(err error) {
 	s.log.Info("node group file in force")
 }
 
-func (s *Server) reload(ctx context.Context, next *nodegroup.Catalogue) error {
+// Reload puts another catalogue in force, wholly or not at all: an error leaves
+// the old one.
+func (s *Server) Reload(ctx context.Context, next *nodegroup.Catalogue) error {
 	// No refresh may read the cloud by the old groups and publish by the new.
 	if err := s.refreshing.enter(ctx); err != nil {
 		return err
@@ -87,7 +82,7 @@ func (s *Server) holdDropped(ctx context.Context, next *nodegroup.Catalogue) (le
 		states, err := s.backend.Describe(ctx, g.ID)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("node group %s is missing from the new file, and the cloud cannot say whether it is empty: %w", g.ID, err))
-		} else if n := len(states[0].Instances); n > 0 {
+		} else if n := s.instancesOf(states[0]); n > 0 {
 			problems = append(problems, fmt.Errorf("node group %s is missing from the new file and has %d instances: write retired: true until it is empty", g.ID, n))
 		}
 	}
@@ -96,6 +91,25 @@ func (s *Server) holdDropped(ctx context.Context, next *nodegroup.Catalogue) (le
 		return nil, errors.Join(problems...)
 	}
 	return leave, nil
+}
+
+// instancesOf counts what a group has, by the snapshot where the cloud cannot serve it.
+func (s *Server) instancesOf(state cloud.Group) int {
+	if state.Problem == nil {
+		return len(state.Instances)
+	}
+	return s.Instances(state.ID)
+}
+
+// Started says whether there is a snapshot.
+func (s *Server) Started() bool { return s.current.Load() != nil }
+
+// Instances is how many instances a group has, by the last reading.
+func (s *Server) Instances(group string) int {
+	if g, ok := s.current.Load().groups[group]; ok {
+		return len(g.state.Instances)
+	}
+	return 0
 }
 
 // restoreTimeout bounds the way back, which must be gone even when the caller's time is over.

@@ -95,6 +95,14 @@ func (s *Server) Report() (report Report, ready bool) {
 	return report, true
 }
 
+// limitForTable leaves a problem to the lines below the table.
+func (g *groupView) limitForTable() string {
+	if g.problem() != "" {
+		return "cannot be served"
+	}
+	return g.limit.Text
+}
+
 // templateProblem is why Cluster Autoscaler cannot plan with a group.
 func (g *groupView) templateProblem() string {
 	if g.noTemplate == nil {
@@ -108,7 +116,7 @@ func (g *groupView) report() GroupReport {
 	r := GroupReport{
 		ID: g.ID, MinSize: g.minSize(), MaxSize: g.MaxSize, EffectiveMax: g.max, Target: g.state.Target,
 		Running: n["running"], Creating: n["creating"], Placeholders: n["placeholder"], Failed: n["failed"], Deleting: n["deleting"],
-		Forgotten: g.forgotten, Retired: g.Retired, Limit: g.limit.Text, Problem: cmp.Or(g.problem(), g.templateProblem()), Instances: []InstanceReport{},
+		Forgotten: g.forgotten, Retired: g.Retired, Limit: g.limitForTable(), Problem: cmp.Or(g.problem(), g.templateProblem()), Instances: []InstanceReport{},
 	}
 	for _, i := range g.state.Instances {
 		instance := InstanceReport{ID: i.ID, State: i.State.String(), Placeholder: i.Placeholder, Since: i.Since}

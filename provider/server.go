@@ -119,7 +119,7 @@ func New(o Options) *Server {
 	s := &Server{
 		first:      o.Catalogue,
 		readEvery:  o.ReadEvery,
-		quotas:     serviceQuotas{read: o.ServiceQuotas, last: map[string]ServiceQuota{}},
+		quotas:     serviceQuotas{read: o.ServiceQuotas, last: map[string]ServiceQuota{}, others: map[string]measured{}},
 		backend:    o.Backend,
 		gate:       o.Gate,
 		cluster:    o.Cluster,

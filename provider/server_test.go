@@ -374,11 +374,13 @@ func TestReloadIsWholeOrNothing(t *testing.T) {
 	}
 	err := s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups = c.NodeGroups[:1] }))
 	require.ErrorContains(t, err, "node group opts is missing from the new file and has 1 instances: write retired: true until it is empty")
+	s.TookFile(err)
 	report, _ := s.Report()
 	require.Contains(t, report.ReloadError, "node group opts is missing")
 	require.Len(t, report.NodeGroups, 2)
 
 	require.NoError(t, s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups[0].MaxSize = 9; c.NodeGroups = c.NodeGroups[:2] })))
+	s.TookFile(nil)
 	report, _ = s.Report()
 	require.Empty(t, report.ReloadError)
 	require.Equal(t, 9, report.NodeGroups[0].EffectiveMax)
@@ -463,7 +465,8 @@ func TestServiceQuota(t *testing.T) {
 	require.NoError(t, increase(s, "t4", 1))
 	clock.Step(2 * time.Second)
 	require.NoError(t, s.refresh(t.Context()))
-	reading.Use = 8
+	require.Equal(t, 2, room(), "a machine of ours that came after the measurement takes nothing off what others use")
+	reading.Use, reading.ReadAt = 8, clock.Now()
 	require.Equal(t, 2, room(), "of 8 that are used, 4 are ours and count once")
 	failure = cloud.ErrThrottled
 	require.Equal(t, 2, room(), "the last reading stays")
@@ -474,4 +477,34 @@ func TestServiceQuota(t *testing.T) {
 	require.NotNil(t, report.Quotas[0].ReadAt)
 	require.Equal(t, codes.OK, status.Code(increase(s, "t4", 2)))
 	require.Equal(t, codes.ResourceExhausted, status.Code(increase(s, "opts", 1)))
+}
+
+// TestGroupThatTheCloudDoesNotKnowAnyMore: for a while it keeps its instances, and then
+// nothing of it counts.
+func TestGroupThatTheCloudDoesNotKnowAnyMore(t *testing.T) {
+	clock := newClock()
+	b := &scripted{Backend: newTestCloud(t, clock.Now)}
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: b, Now: clock.Now})
+	require.NoError(t, increase(s, "opts", 2))
+	b.describe = func(_ context.Context, groups []cloud.Group) ([]cloud.Group, error) {
+		for n := range groups {
+			if groups[n].ID == "opts" {
+				groups[n].Problem = fmt.Errorf("there is no such group: %w", cloud.ErrNotFound)
+			}
+		}
+		return groups, nil
+	}
+	c := testConfig()
+	c.NodeGroups = c.NodeGroups[:1]
+	require.NoError(t, s.refresh(t.Context()))
+	clock.Step(goneAfter - time.Second)
+	require.NoError(t, s.refresh(t.Context()))
+	_, read := s.GroupRead("opts")
+	require.False(t, read, "what is not there says nothing of instances")
+	require.Equal(t, 2, s.Instances("opts"))
+	require.ErrorContains(t, s.Reload(t.Context(), catalogue(c)), "has 2 instances")
+	clock.Step(time.Second)
+	require.NoError(t, s.refresh(t.Context()))
+	require.Zero(t, s.Instances("opts"))
+	require.NoError(t, s.Reload(t.Context(), catalogue(c)))
 }

@@ -18,6 +18,7 @@ type ServiceQuota struct {
 	Limit, Use float64
 	// Source says where Limit is from.
 	Source string
+	// ReadAt is when Use was measured.
 	ReadAt time.Time
 	// Problem is why the values are not newer; nil when they are new.
 	Problem error
@@ -27,8 +28,16 @@ type ServiceQuota struct {
 type serviceQuotas struct {
 	read func(ctx context.Context, code string) (ServiceQuota, error)
 
-	mu   sync.Mutex
-	last map[string]ServiceQuota
+	mu     sync.Mutex
+	last   map[string]ServiceQuota
+	others map[string]measured
+}
+
+// measured is what others use, worked out when their use was measured and not
+// between: machines of ours that come meanwhile are in no older measurement.
+type measured struct {
+	at    time.Time
+	units int64
 }
 
 // measureTimeout bounds the readings of one round: growth is bounded by the last
@@ -55,7 +64,8 @@ func (s *Server) measureQuotas(ctx context.Context, catalogue *nodegroup.Catalog
 		}
 		s.quotas.keep(q.Name, reading)
 		if !reading.ReadAt.IsZero() {
-			s.ledger.Measure(q.Name, scaled(reading.Limit, resourceScale), scaled(reading.Use, resourceScale), oursOf(q, catalogue, states), reading.Source)
+			others := s.quotas.othersOf(q.Name, reading, oursOf(q, catalogue, states))
+			s.ledger.Measure(q.Name, scaled(reading.Limit, resourceScale), others, reading.Source)
 		}
 	}
 }
@@ -80,6 +90,17 @@ func (q *serviceQuotas) keep(name string, reading ServiceQuota) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.last[name] = reading
+}
+
+// othersOf is what others use by a reading. The same reading may come again.
+func (q *serviceQuotas) othersOf(name string, reading ServiceQuota, ours int64) int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if last, ok := q.others[name]; ok && last.at.Equal(reading.ReadAt) {
+		return last.units
+	}
+	q.others[name] = measured{reading.ReadAt, max(0, scaled(reading.Use, resourceScale)-ours)}
+	return q.others[name].units
 }
 
 // failed is the last reading, with why there is none newer.

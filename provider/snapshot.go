@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -34,6 +35,8 @@ type snapshot struct {
 type groupView struct {
 	*nodegroup.Group
 	state cloud.Group
+	// troubled is since when the cloud cannot serve it; zero while it can.
+	troubled time.Time
 	// inFlight counts capacity that is asked for and not yet a usable node.
 	inFlight  int
 	forgotten int
@@ -103,8 +106,12 @@ func (s *Server) publishLocked(catalogue *nodegroup.Catalogue, states map[string
 			}
 			fresh = false
 		}
+		since := s.troubledSince(before, state)
+		if errors.Is(state.Problem, cloud.ErrNotFound) && s.now().Sub(since) >= goneAfter {
+			state, fresh = cloud.Group{ID: g.ID, Problem: state.Problem}, true
+		}
 		s.ledgerLocked(g.ID, state, fresh)
-		next.order = append(next.order, &groupView{Group: g, state: state})
+		next.order = append(next.order, &groupView{Group: g, state: state, troubled: since})
 		next.groups[g.ID] = next.order[len(next.order)-1]
 	}
 	s.nodeIndex(old, next)
@@ -121,6 +128,22 @@ func (s *Server) warnOfOverrides(c *nodegroup.Catalogue) {
 			s.log.Warn("scaleDown overrides make Cluster Autoscaler 1.35 and later take a booting GPU node for unready, and buy another",
 				zap.String("node_group", g.ID))
 		}
+	}
+}
+
+// goneAfter is how long a group that the cloud does not know any more keeps the
+// instances that it had. An answer without it may be a lapse; after so long nothing
+// of it may keep counting against quotas and in the way of changes.
+const goneAfter = 10 * time.Minute
+
+func (s *Server) troubledSince(before *groupView, state cloud.Group) time.Time {
+	switch {
+	case state.Problem == nil:
+		return time.Time{}
+	case before != nil && !before.troubled.IsZero():
+		return before.troubled
+	default:
+		return s.now()
 	}
 }
 
@@ -225,7 +248,7 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 func (s *Server) tellProblem(before, g *groupView) {
 	was, is := before.problem(), g.problem()
 	if is != "" {
-		g.limit = quota.Limit{Reason: quota.AtMaximum, Text: "cannot be served now"}
+		g.limit = quota.Limit{Reason: quota.NotServed, Text: "group " + g.ID + " cannot be served: " + is}
 	}
 	switch {
 	case is == was:
@@ -236,12 +259,17 @@ func (s *Server) tellProblem(before, g *groupView) {
 	}
 }
 
-// problem is empty for a group that is as it should be.
+// problem is empty for a group that is as it should be. One whose machines are
+// not known has no template, and no budget could be kept with it.
 func (g *groupView) problem() string {
-	if g == nil || g.state.Problem == nil {
+	switch {
+	case g == nil:
 		return ""
+	case g.state.Problem != nil:
+		return g.state.Problem.Error()
+	default:
+		return g.Unknown
 	}
-	return g.state.Problem.Error()
 }
 
 // inFlight counts what Cluster Autoscaler would have to call upcoming.

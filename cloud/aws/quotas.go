@@ -35,8 +35,8 @@ type Quota struct {
 	Limit, Use int
 	// Source says where Limit is from, in words for a person.
 	Source string
-	// ReadAt is when the older of the two was read.
-	ReadAt time.Time
+	// ReadAt is when the older of the two was read, UsedAt when Use was.
+	ReadAt, UsedAt time.Time
 	// Problem is why the values are not newer; nil when they are as new as is
 	// ever asked for.
 	Problem error
@@ -64,7 +64,7 @@ func (c *Cloud) Quota(ctx context.Context, code string) (Quota, error) {
 	}
 	limit, noLimit := c.limit(ctx, code)
 	use, usedAt, noUse := c.use(ctx, code)
-	q := Quota{Code: code, Limit: limit.vcpus, Use: use, Source: limit.source, ReadAt: limit.readAt}
+	q := Quota{Code: code, Limit: limit.vcpus, Use: use, Source: limit.source, ReadAt: limit.readAt, UsedAt: usedAt}
 	if usedAt.Before(q.ReadAt) {
 		q.ReadAt = usedAt
 	}

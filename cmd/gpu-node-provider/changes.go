@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -12,17 +13,67 @@ import (
 	"gpu-node-provider/provider/reload"
 )
 
+// reloadRetry is how soon a changed file is tried again that only the cloud, not
+// the file, was in the way of.
+const reloadRetry = 5 * time.Second
+
+// change is what became of the file: what it holds, or why it cannot be read.
+type change struct {
+	contents []byte
+	err      error
+}
+
 // watchFile puts a changed node group file in force.
 func (p *process) watchFile(ctx context.Context) error {
-	return reload.Watcher{Files: []string{p.file}, Known: p.known, Changed: func(contents reload.Contents, err error) {
-		if err != nil {
-			p.rejected(err)
-			return
+	latest := make(chan change, 1)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	watching.Go(func() {
+		ended <- reload.Watcher{Files: []string{p.file}, Known: p.known, Changed: func(contents reload.Contents, err error) {
+			select {
+			case <-latest: // it is older
+			default:
+			}
+			latest <- change{contents[p.file], err}
+		}}.Run(ctx)
+	})
+	var again <-chan time.Time
+	var now change
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case now = <-latest:
+		case <-again:
 		}
-		if err := p.reload(ctx, contents[p.file]); err != nil {
-			p.rejected(err)
+		again = nil
+		if p.take(ctx, now) {
+			again = time.After(reloadRetry)
 		}
-	}}.Run(ctx)
+	}
+}
+
+// take puts a change in force, or says why not; and whether to try again.
+func (p *process) take(ctx context.Context, c change) (again bool) {
+	err := c.err
+	if err == nil {
+		err = p.reload(ctx, c.contents)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case err == nil:
+		if o := p.office.Load(); o != nil {
+			o.server.TookFile(nil)
+		}
+		return false
+	default:
+		p.rejected(err)
+		return passing(err)
+	}
 }
 
 func (p *process) reload(ctx context.Context, data []byte) error {
@@ -33,18 +84,18 @@ func (p *process) reload(ctx context.Context, data []byte) error {
 	if changed := p.config.RestartNeeded(next); len(changed) > 0 {
 		return fmt.Errorf("these need a restart of the provider: %s", strings.Join(changed, "; "))
 	}
-	if p.keepForLater(next) {
-		return nil
+	if kept, err := p.keepForLater(next); kept || err != nil {
+		return err
 	}
 	select {
 	case <-p.started:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
-	defer cancel()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
+	defer cancel()
 	o := p.office.Load()
 	if err := p.surveyed(ctx, o, next, o.server.Reload); err != nil {
 		return err
@@ -53,18 +104,22 @@ func (p *process) reload(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// keepForLater takes a changed file over on a replica that stands by, and says
-// whether it is one.
-func (p *process) keepForLater(next *config.Config) bool {
+// keepForLater keeps a changed file on a replica that stands by, and says whether
+// it is one. What the leader refuses it refuses too, as far as it can see: a file
+// that drops a group which has Nodes. Until this replica leads, evictions are
+// judged by the policy that it started with.
+func (p *process) keepForLater(next *config.Config) (kept bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.office.Load() != nil {
-		return false
+		return false, nil
+	}
+	if missing := p.kube.groupsWithout(next); len(missing) > 0 {
+		return false, fmt.Errorf("there are nodes of these groups, which the file has not: %s: write retired: true until they are gone", strings.Join(missing, ", "))
 	}
 	p.config = next
-	p.holding.reload(&next.Checkpoint)
 	p.log.Info("node group file kept for when this replica leads")
-	return true
+	return true, nil
 }
 
 // reloadTimeout bounds a reload.
@@ -73,7 +128,7 @@ const reloadTimeout = 30 * time.Second
 func (p *process) rejected(err error) {
 	p.kube.warn("ConfigRejected", err.Error())
 	if o := p.office.Load(); o != nil {
-		o.server.RejectedReload(err)
+		o.server.TookFile(err)
 		return
 	}
 	p.log.Error("node group file rejected, the old one stays", zap.Error(err))

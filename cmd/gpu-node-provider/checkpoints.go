@@ -28,8 +28,14 @@ type checkpoints struct {
 	log      *zap.Logger
 }
 
-// newCheckpoints prepares the parts. place is asked only while they run.
-func newCheckpoints(c *config.Config, k *kube, embedded *embeddedRedis, place func(string) (guard.Place, bool), log *zap.Logger, r prometheus.Registerer) (*checkpoints, error) {
+// cloudView is what the guard sees of the cloud.
+type cloudView interface {
+	place(instance string) (guard.Place, bool)
+	groupRead(group string) (time.Time, bool)
+}
+
+// newCheckpoints prepares the parts. cloud is asked only while they run.
+func newCheckpoints(c *config.Config, k *kube, embedded *embeddedRedis, cloud cloudView, log *zap.Logger, r prometheus.Registerer) (*checkpoints, error) {
 	if k == nil {
 		return nil, nil //nolint:nilnil // without an API there are no pods to hold nodes for
 	}
@@ -48,7 +54,7 @@ func newCheckpoints(c *config.Config, k *kube, embedded *embeddedRedis, place fu
 		Policy: func() checkpoint.Policy { return p.guardPolicy().Policy },
 	}
 	p.guard = &guard.Guard{
-		Assessor: p.assessor, View: k.seen, Record: p.record, Asker: store, Policy: p.guardPolicy, Place: place, GroupLabel: nodegroup.Label,
+		Assessor: p.assessor, View: k.seen, Record: p.record, Asker: store, Policy: p.guardPolicy, Place: cloud.place, Read: cloud.groupRead, GroupLabel: nodegroup.Label,
 		Log: log, Now: time.Now, Metrics: guard.NewMetrics(r),
 	}
 	return p, nil

@@ -28,11 +28,12 @@ const leaseName = "gpu-node-provider"
 // leaderLabel marks the Pod of the leader; the gRPC Service selects it.
 const leaderLabel = "gpu-node-provider.io/leader"
 
-// The times of an election are those of Kubernetes' own controllers. A leader
-// that cannot renew for renewDeadline stops before others may lead.
+// A leader has ended before others may lead: it tries to renew for renewDeadline,
+// and then to give the lease up for as long again (client-go's release), which
+// together with one retryPeriod has to be below leaseDuration.
 const (
 	leaseDuration = 15 * time.Second
-	renewDeadline = 10 * time.Second
+	renewDeadline = 6 * time.Second
 	retryPeriod   = 2 * time.Second
 )
 

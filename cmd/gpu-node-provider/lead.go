@@ -44,7 +44,8 @@ func (p *process) takeOffice() error {
 	listener := provider.NewListener(server, provider.ListenOptions{
 		Credentials: p.tls.credentials(), Authorize: p.tls.authorize(), Log: p.log, Registerer: p.registry,
 	})
-	p.office.Store(&office{cloud: running, server: server, listener: listener})
+	p.holding.reload(&p.config.Checkpoint) // of a file that changed while this replica stood by
+	p.office.Store(&office{cloud: running, server: server, listener: listener, file: p.config, whole: p.config})
 	return nil
 }
 
@@ -56,6 +57,15 @@ func (p *process) place(instance string) (guard.Place, bool) {
 	}
 	place, ok := o.server.Place(instance)
 	return guard.Place(place), ok
+}
+
+// groupRead is when a group was last read, which a replica that stands by does not do.
+func (p *process) groupRead(group string) (time.Time, bool) {
+	o := p.office.Load()
+	if o == nil {
+		return time.Time{}, false
+	}
+	return o.server.GroupRead(group)
 }
 
 // newNode makes Nodes as the templates promise them, by the file in force. Only
@@ -140,6 +150,9 @@ func (p *process) surveyed(ctx context.Context, o *office, file *config.Config, 
 		if whole, err = o.cloud.survey.complete(ctx, file); err != nil {
 			return err
 		}
+		if file.Cloud.AWS.Discovery != nil && o.server.Started() {
+			whole.NodeGroups = append(whole.NodeGroups, leaving(o.whole, whole, o.server.Instances)...)
+		}
 	}
 	if err := use(ctx, nodegroup.New(whole, o.cloud.backend.TemplateID)); err != nil {
 		return err
@@ -169,13 +182,18 @@ func (p *process) resurvey(ctx context.Context, o *office) error {
 	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
 	defer cancel()
 	whole, err := o.cloud.survey.complete(ctx, o.file)
-	if err != nil || sameGroups(whole, o.whole) {
+	if err != nil {
 		return err
+	}
+	whole.NodeGroups = append(whole.NodeGroups, leaving(o.whole, whole, o.server.Instances)...)
+	if sameGroups(whole, o.whole) {
+		return nil
 	}
 	if err := o.server.Reload(ctx, nodegroup.New(whole, o.cloud.backend.TemplateID)); err != nil {
 		return err
 	}
 	o.whole = whole
+	p.log.Info("node groups changed by what the cloud says of them", zap.Int("node_groups", len(whole.NodeGroups)))
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -24,6 +25,7 @@ import (
 	"gpu-node-provider/provider/cluster"
 	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/mtls"
+	"gpu-node-provider/provider/nodegroup"
 )
 
 func logger(w io.Writer, verbose bool) *zap.Logger {
@@ -116,6 +118,26 @@ func (k *kube) waitForSync(ctx context.Context) error {
 	return k.seen.WaitForSync(ctx)
 }
 
+// groupsWithout are groups of Nodes that a file has not. With discovery the file
+// does not say.
+func (k *kube) groupsWithout(c *config.Config) (missing []string) {
+	if k == nil || c.Cloud.AWS != nil && c.Cloud.AWS.Discovery != nil {
+		return nil
+	}
+	has := map[string]bool{"": true}
+	for _, g := range c.NodeGroups {
+		has[g.ID] = true
+	}
+	for _, node := range k.seen.Nodes() {
+		if id := node.Labels[nodegroup.Label]; !has[id] {
+			has[id] = true
+			missing = append(missing, id)
+		}
+	}
+	slices.Sort(missing)
+	return missing
+}
+
 func (k *kube) warn(reason, message string) {
 	if k != nil {
 		k.seen.WarnSelf(reason, message)
@@ -153,10 +175,10 @@ func newAWS(c *config.AWS, log *zap.Logger, r prometheus.Registerer) (*runningCl
 		run:       func(ctx context.Context) error { <-ctx.Done(); return nil },
 		release:   func() error { return nil },
 		readEvery: c.RefreshInterval.Duration,
-		survey:    &survey{aws: backend, log: log, told: map[string]string{}},
+		survey:    newSurvey(backend, log),
 		quotas: func(ctx context.Context, code string) (provider.ServiceQuota, error) {
 			q, err := backend.Quota(ctx, code)
-			return provider.ServiceQuota{Limit: float64(q.Limit), Use: float64(q.Use), Source: q.Source, ReadAt: q.ReadAt, Problem: q.Problem}, err
+			return provider.ServiceQuota{Limit: float64(q.Limit), Use: float64(q.Use), Source: q.Source, ReadAt: q.UsedAt, Problem: q.Problem}, err
 		},
 	}, nil
 }

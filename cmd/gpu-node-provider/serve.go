@@ -103,7 +103,7 @@ func (p *process) build() (err error) {
 	if p.redis, err = startRedis(p.config.Redis.Embedded); err != nil {
 		return err
 	}
-	if p.holding, err = newCheckpoints(p.config, p.kube, p.redis, p.place, p.log, p.registry); err != nil {
+	if p.holding, err = newCheckpoints(p.config, p.kube, p.redis, p, p.log, p.registry); err != nil {
 		return err
 	}
 	if p.election, err = newElection(p.config.Kubernetes, p.kube, p.log); err != nil {
@@ -227,9 +227,10 @@ func (p *process) stopCalls(cause error) {
 
 // tell says where everything is.
 func (p *process) tell(grpc net.Addr) error {
-	where := []zap.Field{zap.Stringer("grpc", grpc), zap.Stringer("http", p.http.Addr()), zap.Int("node_groups", len(p.config.NodeGroups))}
+	groups := len(p.office.Load().whole.NodeGroups)
+	where := []zap.Field{zap.Stringer("grpc", grpc), zap.Stringer("http", p.http.Addr()), zap.Int("node_groups", groups)}
 	p.log.Info("serving", append(where, zap.String("version", version))...)
-	text := fmt.Sprintf("gpu-node-provider %s serves %d node groups\n", version, len(p.config.NodeGroups)) +
+	text := fmt.Sprintf("gpu-node-provider %s serves %d node groups\n", version, groups) +
 		fmt.Sprintf("  gRPC   %s   for Cluster Autoscaler's cloud-config\n", reachable(p.config.Server.Address, grpc)) +
 		fmt.Sprintf("  HTTP   %s   /healthz /readyz /metrics\n", p.http.Addr())
 	if p.redis != nil {
@@ -259,7 +260,11 @@ func (p *process) addHTTP(g *oklog.Group) {
 		Handler:           dashboard.Handler(dashboard.Options{Report: p.report, Ready: p.readiness, Gatherer: p.registry}),
 		ReadHeaderTimeout: httpTimeout,
 	}
-	g.Add(func() error { return server.Serve(p.http) }, func(error) {
+	g.Add(func() error { return server.Serve(p.http) }, func(cause error) {
+		if errors.Is(cause, errLeadershipLost) {
+			_ = server.Close() // what comes after has to end at once
+			return
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), httpTimeout)
 		defer cancel()
 		_ = server.Shutdown(ctx) // what does not finish is only being read
@@ -279,7 +284,11 @@ func (p *process) addWebhook(g *oklog.Group) error {
 	mux := http.NewServeMux()
 	mux.Handle("POST "+guard.EvictionPath, guard.Webhook{Guard: p.holding.guard, Leads: p.election.leads})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: httpTimeout, TLSConfig: p.tls.server.WebhookConfig()}
-	g.Add(func() error { return server.ServeTLS(port, "", "") }, func(error) {
+	g.Add(func() error { return server.ServeTLS(port, "", "") }, func(cause error) {
+		if errors.Is(cause, errLeadershipLost) {
+			_ = server.Close() // what comes after has to end at once
+			return
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), httpTimeout)
 		defer cancel()
 		_ = server.Shutdown(ctx) // the API server asks again

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/aws"
 	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/nodegroup"
@@ -31,12 +33,19 @@ const surveyRounds = 4
 type survey struct {
 	aws *aws.Cloud
 	log *zap.Logger
+	// known are the groups as they were last completed, by Auto Scaling group.
+	known map[string]config.NodeGroup
 	// told are problems that have been logged, by Auto Scaling group.
 	told map[string]string
 }
 
+func newSurvey(cloud *aws.Cloud, log *zap.Logger) *survey {
+	return &survey{aws: cloud, log: log, known: map[string]config.NodeGroup{}, told: map[string]string{}}
+}
+
 // complete is a copy of the configuration with every group that AWS can tell of
-// completed, and those that discovery finds added.
+// completed, and those that discovery finds added. One that it cannot tell of has
+// its Unknown. It fails when AWS fails, or when there would be no group at all.
 func (s *survey) complete(ctx context.Context, c *config.Config) (*config.Config, error) {
 	next := *c
 	next.NodeGroups = slices.Clone(c.NodeGroups)
@@ -48,6 +57,9 @@ func (s *survey) complete(ctx context.Context, c *config.Config) (*config.Config
 		}
 		next.NodeGroups = append(next.NodeGroups, discovered(found, c)...)
 	}
+	if len(next.NodeGroups) == 0 {
+		return nil, fmt.Errorf("cloud.aws.discovery: no Auto Scaling group in %s carries the tags, and nodeGroups is empty: %w", c.Cloud.AWS.Region, cloud.ErrUnavailable)
+	}
 	var names []string
 	for _, g := range next.NodeGroups {
 		names = append(names, g.AutoScalingGroup)
@@ -56,24 +68,70 @@ func (s *survey) complete(ctx context.Context, c *config.Config) (*config.Config
 	if err != nil {
 		return nil, fmt.Errorf("reading what the machines of the node groups are: %w", err)
 	}
-	kept := next.NodeGroups[:0]
-	for n, g := range next.NodeGroups {
-		m := machines[g.AutoScalingGroup]
-		problem := m.Problem
-		if problem == nil {
-			g = completed(g, m, n >= inFile)
-			problem = alone(c, g).Validate()
-		}
-		if problem != nil {
-			g.Unknown = problem.Error()
-		}
-		s.tell(g.AutoScalingGroup, problem)
-		if problem == nil || n < inFile { // a group of the file stays, and has a problem to show
-			kept = append(kept, g)
+	for n := range next.NodeGroups {
+		g := &next.NodeGroups[n]
+		if *g, err = s.one(c, *g, machines[g.AutoScalingGroup], n >= inFile); err != nil {
+			return nil, err
 		}
 	}
-	next.NodeGroups = kept
 	return &next, nil
+}
+
+// one completes a group. While AWS does not answer for it, what it was completed
+// with before stays: without it the group would count for nothing in quotas.
+func (s *survey) one(c *config.Config, g config.NodeGroup, m aws.Machine, found bool) (config.NodeGroup, error) {
+	problem := m.Problem
+	if problem == nil {
+		whole := completed(g, m, found)
+		if problem = alone(c, whole).Validate(); problem == nil {
+			s.tell(g.AutoScalingGroup, nil)
+			s.known[g.AutoScalingGroup] = whole
+			return whole, nil
+		}
+	}
+	s.tell(g.AutoScalingGroup, problem)
+	if before, ok := s.known[g.AutoScalingGroup]; ok && !found {
+		return again(g, before), nil
+	} else if ok {
+		return before, nil
+	}
+	if passing(problem) {
+		return g, fmt.Errorf("node group %s: %w", g.ID, problem)
+	}
+	g.Unknown = problem.Error()
+	return g, nil
+}
+
+// again is a group of the file, which may have changed, with what AWS said before.
+func again(g, before config.NodeGroup) config.NodeGroup {
+	before.ID, before.MinSize, before.MaxSize, before.Retired, before.Surge, before.ScaleDown = g.ID, g.MinSize, g.MaxSize, g.Retired, g.Surge, g.ScaleDown
+	return before
+}
+
+// passing says whether time alone may put something right.
+func passing(err error) bool {
+	for _, class := range []error{cloud.ErrThrottled, cloud.ErrUnavailable, context.DeadlineExceeded} {
+		if errors.Is(err, class) {
+			return true
+		}
+	}
+	return false
+}
+
+// leaving are groups that discovery does not find any more and that still have
+// instances. They stay until they are empty, and take no new ones.
+func leaving(before, next *config.Config, instances func(group string) int) []config.NodeGroup {
+	var stay []config.NodeGroup
+	for _, g := range before.NodeGroups {
+		there := slices.ContainsFunc(next.NodeGroups, func(n config.NodeGroup) bool {
+			return n.ID == g.ID || n.AutoScalingGroup == g.AutoScalingGroup
+		})
+		if !there && instances(g.ID) > 0 {
+			g.Retired, g.MinSize = true, 0
+			stay = append(stay, g)
+		}
+	}
+	return stay
 }
 
 // tell logs what keeps a group from being completed, when that changes.
@@ -110,7 +168,7 @@ func discovered(asgs []string, c *config.Config) []config.NodeGroup {
 			continue
 		}
 		id := idOf(asg)
-		if ids[id] {
+		if id != asg || ids[id] { // whoever else is there must not change it
 			id = withHash(id, asg)
 		}
 		ids[id] = true
@@ -127,10 +185,7 @@ const maxID = 63
 // idOf makes a node group's id of an ASG's name, which may be nearly any text.
 func idOf(asg string) string {
 	id := strings.Trim(notInID.ReplaceAllString(strings.ToLower(asg), "-"), "-")
-	if id == "" || len(id) > maxID {
-		return withHash(id, asg)
-	}
-	return id
+	return id[:min(len(id), maxID)]
 }
 
 // withHash tells ids apart that would be the same.

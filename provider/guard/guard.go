@@ -49,6 +49,9 @@ type Guard struct {
 	Policy   func() Policy
 	// Place finds an instance; false when it is none of ours, or gone.
 	Place func(instance string) (Place, bool)
+	// Read is when a group was last read from the cloud; false when it could not be,
+	// or is not known.
+	Read func(group string) (time.Time, bool)
 	// GroupLabel names its group on every Node of ours. The guard adds it where the
 	// kubelet did not.
 	GroupLabel string
@@ -67,9 +70,10 @@ type Guard struct {
 	// What the guard itself remembers, used by its own goroutine only.
 	underused map[string]time.Time // since when, by instance
 	last      map[types.UID]outcome
-	paidUntil time.Time     // up to when the cost of holding is counted
-	unread    time.Time     // since when Redis cannot be read; zero while it can
-	passed    chan struct{} // closed after the first whole pass
+	missing   map[string]time.Time // the reading that did not have an instance first
+	paidUntil time.Time            // up to when the cost of holding is counted
+	unread    time.Time            // since when Redis cannot be read; zero while it can
+	passed    chan struct{}        // closed after the first whole pass
 }
 
 // outcome is what was said of a pod before, so that Events tell of changes only.
@@ -108,6 +112,7 @@ func (g *Guard) init() {
 		g.kicked, g.passed = make(chan struct{}, 1), make(chan struct{})
 		g.dirty, g.holds = map[string]bool{}, map[string]Hold{}
 		g.underused, g.asked, g.last = map[string]time.Time{}, map[types.UID]time.Time{}, map[types.UID]outcome{}
+		g.missing = map[string]time.Time{}
 	})
 }
 
@@ -230,7 +235,7 @@ func (g *Guard) pass(ctx context.Context, names map[string]bool) {
 		g.Metrics.redisFailed(err)
 		g.Log.Error("acknowledgements cannot be read, training nodes stay held", zap.Error(err), zap.Int("pods", len(pods)))
 		judged = g.unknown(pods, err)
-	} else {
+	} else if len(pods) > 0 { // without any, Redis is not read
 		g.unread = time.Time{}
 	}
 	for _, s := range subjects {
@@ -310,6 +315,7 @@ func (g *Guard) subject(ctx context.Context, instance string, node *corev1.Node)
 		g.gone(ctx, s)
 		return s, false
 	}
+	delete(g.missing, instance)
 	if node != nil {
 		s.all = g.View.PodsOn(node.Name)
 	} else if s.recorded.Node != "" { // Pods may outlive the object of their Node
@@ -330,16 +336,30 @@ func (g *Guard) label(ctx context.Context, s subject) {
 	}
 }
 
-// gone drops what is remembered of an instance that is none of ours, or gone:
-// the cloud has said so.
+// gone drops what is remembered of an instance, once the cloud has said twice
+// that there is no such instance in its group. A group that cannot be read, or
+// that is not in the node group file at this moment, says nothing.
 func (g *Guard) gone(ctx context.Context, s subject) {
 	g.mu.Lock()
 	delete(g.holds, s.instance)
 	g.mu.Unlock()
 	delete(g.underused, s.instance)
 	if len(s.recorded.Pods) == 0 {
+		delete(g.missing, s.instance)
 		return
 	}
+	read, ok := g.Read(s.recorded.Group)
+	if !ok {
+		return
+	}
+	first, before := g.missing[s.instance]
+	if !before {
+		g.missing[s.instance] = read
+	}
+	if !before || !read.After(first) {
+		return
+	}
+	delete(g.missing, s.instance)
 	g.Log.Warn("an instance is gone with its record", zap.String("instance", s.instance), zap.Int("pods", len(s.recorded.Pods)))
 	s.recorded.Pods = nil
 	if err := g.Record.Put(ctx, s.recorded); err != nil {
@@ -354,7 +374,7 @@ func (g *Guard) bill(subjects []subject) {
 	elapsed := now.Sub(g.paidUntil)
 	first := g.paidUntil.IsZero()
 	g.paidUntil = now
-	if first {
+	if first || g.Policy().Observe { // in observe nothing is held, so nothing is paid for it
 		return
 	}
 	g.mu.Lock()

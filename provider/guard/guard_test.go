@@ -45,6 +45,7 @@ type world struct {
 	guard    *Guard
 	here     bool                   // the instance is in the cloud
 	conflict atomic.Pointer[string] // verb and resource of the next call that somebody was quicker than
+	read     time.Time              // when the cloud was read
 	leads    bool                   // this replica does
 }
 
@@ -96,6 +97,7 @@ func (w *world) restart() {
 	w.view = view
 	w.guard = &Guard{
 		View: view, Record: record, Asker: store, Policy: func() Policy { return w.policy }, Log: zaptest.NewLogger(w), Now: w.clock.Now, GroupLabel: groupLabel,
+		Read: func(string) (time.Time, bool) { return w.read, !w.read.IsZero() },
 		Place: func(id string) (Place, bool) {
 			return Place{Group: "t4", AboveMin: true, GPUs: 4, HourlyPrice: 3.912}, w.here && id == instance
 		},

@@ -212,11 +212,40 @@ func TestRecordGoesWithItsInstance(t *testing.T) {
 	w := newWorld(t)
 	w.train("a")
 	w.pass(time.Second)
-	require.Len(t, w.guard.Record.Machines(), 1)
 	w.here = false
-	w.pass(time.Second)
+	for range 3 {
+		w.pass(time.Minute)
+	}
+	require.NotEmpty(t, w.guard.Record.Of(instance).Pods, "its group cannot be read, which says nothing")
+	w.read = w.clock.Now()
+	for range 3 {
+		w.pass(time.Minute)
+	}
+	require.NotEmpty(t, w.guard.Record.Of(instance).Pods, "one reading may have a gap")
+	w.here, w.read = true, w.clock.Now()
+	w.pass(time.Minute)
+	w.requireHeld(true, "it is there again")
+	w.here, w.read = false, w.clock.Now()
+	w.pass(time.Minute)
+	require.NotEmpty(t, w.guard.Record.Of(instance).Pods)
+	w.read = w.clock.Now()
+	w.pass(time.Minute)
 	require.Empty(t, w.guard.Record.Machines())
-	require.Empty(t, w.guard.Holds())
+}
+
+// TestPatienceWithRedisEnds: looks at other nodes, which read nothing, do not
+// prolong it.
+func TestPatienceWithRedisEnds(t *testing.T) {
+	w := newWorld(t)
+	w.acknowledge(w.train("a"))
+	w.pass(time.Second)
+	w.requireHeld(false, "it has acknowledged")
+	w.redis.SetError("LOADING")
+	for range 4 {
+		w.pass(pollEvery)
+		w.guard.pass(w.Context(), map[string]bool{"another": true})
+	}
+	w.requireHeld(true, "who cannot tell for long lets nothing go")
 }
 
 func TestNeverStartedHoldsNothing(t *testing.T) {

@@ -165,15 +165,14 @@ func (l *Ledger) Release(group string, nodes int) {
 	}
 }
 
-// Measure gives a measured quota its limit and what all who share it use, the
-// groups it covers included, in units. ours is how much of that use is theirs:
-// machines that there were when it was measured. An unknown name is ignored.
-func (l *Ledger) Measure(name string, limit, use, ours int64, source string) {
+// Measure gives a measured quota its limit, and what others use than the groups it
+// covers, in units. An unknown name is ignored.
+func (l *Ledger) Measure(name string, limit, others int64, source string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, q := range l.quotas {
 		if q.Name == name && q.Measured {
-			q.Limit, q.others, q.Source, q.known = limit, max(0, use-ours), source, true
+			q.Limit, q.others, q.Source, q.known = limit, others, source, true
 		}
 	}
 }

@@ -22,6 +22,8 @@ const (
 	AtMaximum Reason = "AtMaximum"
 	// QuotaExhausted: a quota has no room for one more node of the group.
 	QuotaExhausted Reason = "QuotaExhausted"
+	// NotServed: the cloud cannot serve the group; a person has to put it right.
+	NotServed Reason = "GroupNotServed"
 	// SurgeLimited: too much was asked for within the window; time helps.
 	SurgeLimited Reason = "SurgeLimited"
 )

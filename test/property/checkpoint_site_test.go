@@ -166,6 +166,7 @@ func (s *site) start() {
 		Policy: func() guard.Policy {
 			return guard.Policy{Policy: policy, AskAfter: 10 * time.Minute, AskEvery: 30 * time.Minute, AskOnTaints: []string{"spot"}}
 		},
+		Read: server.GroupRead,
 		Place: func(id string) (guard.Place, bool) {
 			p, ok := server.Place(id)
 			return guard.Place{Group: p.Group, AboveMin: p.AboveMin}, ok

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+	corev1 "k8s.io/api/core/v1"
+
+	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/aws"
+	"gpu-node-provider/cloud/aws/awstest"
+	"gpu-node-provider/provider/config"
+)
+
+const template = "k8s.io/cluster-autoscaler/node-template/"
+
+// surveyed is a survey of a stand-in for AWS, of a file with one group, t4, and
+// discovery by the tag gpu.
+func newSurveyed(t *testing.T, groups string) (*survey, *awstest.Stub, *config.Config) {
+	t.Helper()
+	t.Setenv("AWS_ACCESS_KEY_ID", "testing")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "testing")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	t.Setenv("AWS_MAX_ATTEMPTS", "1")
+	stub := awstest.NewStub(t)
+	backend, err := aws.New(t.Context(), aws.Options{Region: "us-east-1", Endpoint: stub.URL()})
+	require.NoError(t, err)
+	c, err := config.Parse([]byte(`apiVersion: gpu-node-provider.io/v1
+kind: ProviderConfig
+cloud: {aws: {region: us-east-1, endpoint: "` + stub.URL() + `", discovery: {tags: {gpu: ""}}}}
+redis: {addresses: ["127.0.0.1:1"]}
+nodeGroups: [` + groups + `]
+`))
+	require.NoError(t, err)
+	return newSurvey(backend, zaptest.NewLogger(t)), stub, c
+}
+
+const t4InFile = `{id: t4, maxSize: 4, autoScalingGroup: T4, labels: {accelerator: from-file}}`
+
+// latest is a launch template that is read at each survey.
+func latest(stub *awstest.Stub, name string) *awstest.LaunchTemplate {
+	t := awstest.LaunchTemplate{ID: "lt-" + name, Name: name, Version: "1"}
+	stub.AddLaunchTemplate(t, "g4dn.xlarge")
+	t.Version = "$Latest"
+	return &t
+}
+
+func TestFileWinsOverTagsOverType(t *testing.T) {
+	s, stub, c := newSurveyed(t, t4InFile)
+	stub.CreateGroup(awstest.Group{Name: "T4", Max: 9, Tags: map[string]string{
+		template + "label/accelerator": "from-tag", template + "label/team": "vision", template + "taint/nvidia.com/gpu": "present:NoSchedule",
+		template + "resources/ephemeral-storage": "200Gi", template + "resources/cpu": "3",
+	}})
+	whole, err := s.complete(t.Context(), c)
+	require.NoError(t, err)
+	require.Len(t, whole.NodeGroups, 1)
+	g := whole.NodeGroups[0]
+	require.Empty(t, g.Unknown)
+	require.Equal(t, map[string]string{"accelerator": "from-file", "team": "vision"}, g.Labels)
+	require.Equal(t, []corev1.Taint{{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule}}, g.Taints)
+	for name, want := range map[corev1.ResourceName]string{"cpu": "3", "memory": "16Gi", "nvidia.com/gpu": "1", "ephemeral-storage": "200Gi", "pods": "29"} {
+		got := g.Capacity[name]
+		require.Equal(t, want, got.String(), name)
+	}
+	reserved := g.Reserved[corev1.ResourceMemory]
+	require.EqualValues(t, (255+11*29+100)<<20, reserved.Value())
+	require.Equal(t, "75m", g.Reserved.Cpu().String(), "6 % of the first core, 1 % and 0.5 % of the others")
+	require.Equal(t, "g4dn.xlarge", g.InstanceType)
+	require.Equal(t, []string{"us-east-1a"}, g.Zones)
+	require.InDelta(t, 0.526, *g.HourlyPrice, 1e-9)
+	require.Equal(t, 4, g.MaxSize, "the file's")
+}
+
+func TestDiscovery(t *testing.T) {
+	s, stub, c := newSurveyed(t, t4InFile)
+	tags := map[string]string{"gpu": "yes", template + "label/accelerator": "nvidia-tesla-t4"}
+	stub.CreateGroup(awstest.Group{Name: "T4", Max: 9, Tags: tags})
+	stub.CreateGroup(awstest.Group{Name: "train", Min: 1, Max: 7, Desired: 1, Tags: tags})
+	stub.CreateGroup(awstest.Group{Name: "Train", Max: 7, Tags: tags})
+	stub.CreateGroup(awstest.Group{Name: "unlabelled", Max: 7, Tags: map[string]string{"gpu": ""}})
+	stub.CreateGroup(awstest.Group{Name: "other", Max: 7})
+	whole, err := s.complete(t.Context(), c)
+	require.NoError(t, err)
+	byASG := map[string]config.NodeGroup{}
+	for _, g := range whole.NodeGroups {
+		byASG[g.AutoScalingGroup] = g
+	}
+	require.Len(t, byASG, 4)
+	require.Equal(t, "t4", byASG["T4"].ID, "the file has named it")
+	require.Equal(t, "train", byASG["train"].ID)
+	require.Equal(t, 1, byASG["train"].MinSize)
+	require.Equal(t, 7, byASG["train"].MaxSize)
+	require.Regexp(t, `^train-[0-9a-f]{8}$`, byASG["Train"].ID)
+	require.Contains(t, byASG["unlabelled"].Unknown, "accelerator", "it has a GPU and no GPU label")
+
+	before := byASG["Train"].ID
+	stub.DeleteGroup("train")
+	again, err := s.complete(t.Context(), c)
+	require.NoError(t, err)
+	require.Contains(t, ids(again), before, "who else is there changes no id")
+
+	stay := leaving(whole, again, func(group string) int { return strings.Count(group, "train") })
+	require.Len(t, stay, 1)
+	require.Equal(t, "train", stay[0].ID)
+	require.True(t, stay[0].Retired)
+	require.Empty(t, leaving(whole, again, func(string) int { return 0 }))
+}
+
+func ids(c *config.Config) (all []string) {
+	for _, g := range c.NodeGroups {
+		all = append(all, g.ID)
+	}
+	return all
+}
+
+func TestNothingDiscovered(t *testing.T) {
+	s, _, c := newSurveyed(t, "")
+	_, err := s.complete(t.Context(), c)
+	require.ErrorIs(t, err, cloud.ErrUnavailable, "no group at all would be believed")
+	require.ErrorContains(t, err, "no Auto Scaling group in us-east-1 carries the tags")
+}
+
+// TestThrottledLaunchTemplate: without its capacity a group would count for nothing
+// in quotas, so what was known of it stays; and without ever having been known it
+// is waited for.
+func TestThrottledLaunchTemplate(t *testing.T) {
+	s, stub, c := newSurveyed(t, t4InFile)
+	tags := map[string]string{"gpu": "yes", template + "label/accelerator": "nvidia-tesla-t4"}
+	stub.CreateGroup(awstest.Group{Name: "T4", Max: 9, LaunchTemplate: latest(stub, "a")})
+	stub.CreateGroup(awstest.Group{Name: "found", Max: 9, LaunchTemplate: latest(stub, "b"), Tags: tags})
+	throttled := awstest.Rule{Action: "DescribeLaunchTemplateVersions", Fault: awstest.Throttle()}
+	undo := stub.Faults(throttled)
+	_, err := s.complete(t.Context(), c)
+	require.ErrorIs(t, err, cloud.ErrThrottled)
+	undo()
+	whole, err := s.complete(t.Context(), c)
+	require.NoError(t, err)
+	require.Len(t, whole.NodeGroups, 2)
+	stub.Faults(throttled)
+	again, err := s.complete(t.Context(), c)
+	require.NoError(t, err)
+	require.True(t, sameGroups(whole, again))
+}
+
+// TestChangedFileIsTriedAgain: a good file that AWS is in the way of comes into
+// force once AWS answers.
+func TestChangedFileIsTriedAgain(t *testing.T) {
+	t.Setenv("AWS_MAX_ATTEMPTS", "1")
+	stub := awstest.NewStub(t)
+	stub.CreateGroup(awstest.Group{Name: "train", Max: 20})
+	grpcPort, httpPort := freePort(t), freePort(t)
+	file := onAWS(t, stub.URL(), ports(grpcPort, httpPort), group("train"))
+	start(t, "serve", "--config", file)
+	report := func() string { return text(t, "http://"+httpPort+"/report.json") }
+	eventually(t, "it serves", func() bool { return strings.Contains(report(), `"maxSize":10`) })
+	undo := stub.Faults(awstest.Rule{Action: "DescribeAutoScalingGroups", Fault: awstest.Throttle()})
+	known, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(known), "maxSize: 10", "maxSize: 11", 1)), 0o600))
+	eventually(t, "status says why it is not in force", func() bool { return strings.Contains(report(), "reloadError") })
+	undo()
+	eventually(t, "it is in force", func() bool {
+		return strings.Contains(report(), `"maxSize":11`) && !strings.Contains(report(), "reloadError")
+	})
+}
