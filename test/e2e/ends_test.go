@@ -150,5 +150,12 @@ func TestNodeThatIsNotReady(t *testing.T) {
 		})
 	})
 	require.NoError(t, err)
+	took, err := bed.Watch.Until(t.Context(), 2*time.Minute, "it is not held any more", func(s testbed.State) bool {
+		return len(held(t, bed)) == 0 && len(s.Nodes) == 1 && s.Nodes[0].Annotations[scaleDownDisabled] == ""
+	})
+	require.NoError(t, err)
+	bed.Watch.Say("it is let go of after %s", took.Round(time.Second))
+	// Cluster Autoscaler waits for the pod, which the node controller evicts after 300 s.
+	require.NoError(t, bed.DeleteScript(t.Context(), "train"))
 	goes(t, bed, node.Name)
 }

@@ -86,7 +86,10 @@ func TestF01GateAlone(t *testing.T) {
 // drained when another trainer lands there. The deletion is refused and the node
 // held again, so that it is not tainted and untainted over and over.
 func TestF02F17TrainerLandsOnANodeThatGoes(t *testing.T) {
-	bed := start(t, testbed.Options{WithoutKEDA: true, Config: testbed.Config{NodeGroups: []string{fourGPUs}}})
+	bed := start(t, testbed.Options{
+		WithoutKEDA: true, Config: testbed.Config{NodeGroups: []string{fourGPUs}},
+		AutoscalerFlags: []string{"--unremovable-node-recheck-timeout=5s"}, // its trainer can move only once there is another node
+	})
 	require.NoError(t, bed.StartScript(t.Context(), testbed.Script{Name: "train", Accelerator: t4, Script: testbed.Stubborn, Replicas: 1, Grace: 15}))
 	pod, node := running(t, bed)
 	require.NoError(t, bed.SpareNode(t.Context(), "spare", t4, 4))
