@@ -11,7 +11,7 @@ import (
 )
 
 func nodeIndexers() cache.Indexers {
-	return cache.Indexers{byProviderID: providerID, byMachine: machine}
+	return cache.Indexers{byMachine: machine}
 }
 
 func podIndexers() cache.Indexers {

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -30,12 +29,9 @@ import (
 // component is the source that Events name.
 const component = "gpu-node-provider"
 
-// Nodes are indexed by spec.providerID, and by what is left of it when zone,
-// slashes and case are put aside.
-const (
-	byProviderID = "providerID"
-	byMachine    = "machine"
-)
+// byMachine indexes Nodes by what is left of spec.providerID when zone, slashes and
+// case are put aside. One index finds the right spelling as well as others.
+const byMachine = "machine"
 
 // Pods are indexed by the Node they are bound to, and by their controller.
 const (
@@ -82,63 +78,6 @@ func New(client kubernetes.Interface, self *corev1.ObjectReference) (*View, erro
 	return v, nil
 }
 
-// slim drops what nobody reads, most of an object's size.
-func slim(obj any) (any, error) {
-	if accessor, err := meta.Accessor(obj); err == nil {
-		accessor.SetManagedFields(nil)
-	}
-	switch o := obj.(type) {
-	case *corev1.Node:
-		o.Status.Images = nil
-	case *corev1.Pod:
-		if o.Spec.NodeName != "" {
-			slimBound(o)
-		}
-	}
-	return obj, nil
-}
-
-// slimBound leaves of a Pod that has its node what says whose it is, how far it
-// has come, and which devices it holds. A Pod that waits keeps its whole spec,
-// by which the groups that fit it are found.
-func slimBound(pod *corev1.Pod) {
-	mirror, isMirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	pod.Annotations = nil
-	if isMirror {
-		pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: mirror}
-	}
-	spec := corev1.PodSpec{NodeName: pod.Spec.NodeName}
-	for _, c := range pod.Spec.Containers {
-		spec.Containers = append(spec.Containers, corev1.Container{Name: c.Name, Resources: corev1.ResourceRequirements{Requests: devices(c.Resources)}})
-	}
-	pod.Spec = spec
-	status := corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime}
-	status.InitContainerStatuses, status.ContainerStatuses = slimStatuses(pod.Status.InitContainerStatuses), slimStatuses(pod.Status.ContainerStatuses)
-	pod.Status = status
-}
-
-func slimStatuses(all []corev1.ContainerStatus) []corev1.ContainerStatus {
-	var slim []corev1.ContainerStatus
-	for _, s := range all {
-		slim = append(slim, corev1.ContainerStatus{State: s.State, LastTerminationState: s.LastTerminationState, RestartCount: s.RestartCount})
-	}
-	return slim
-}
-
-// devices are the extended resources, which are requested as they are limited.
-func devices(r corev1.ResourceRequirements) corev1.ResourceList {
-	var found corev1.ResourceList
-	for name, amount := range r.Limits {
-		if strings.Contains(string(name), "/") {
-			if found == nil {
-				found = corev1.ResourceList{}
-			}
-			found[name] = amount
-		}
-	}
-	return found
-}
-
 func nodeOf(obj any) ([]string, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok || pod.Spec.NodeName == "" {
@@ -159,20 +98,12 @@ func controllerOf(obj any) ([]string, error) {
 	return []string{string(owner.UID)}, nil
 }
 
-func providerID(obj any) ([]string, error) {
+func machine(obj any) ([]string, error) {
 	node, ok := obj.(*corev1.Node)
 	if !ok || node.Spec.ProviderID == "" {
 		return nil, nil
 	}
-	return []string{node.Spec.ProviderID}, nil
-}
-
-func machine(obj any) ([]string, error) {
-	ids, err := providerID(obj)
-	for n, id := range ids {
-		ids[n] = machineOf(id)
-	}
-	return ids, err
+	return []string{machineOf(node.Spec.ProviderID)}, nil
 }
 
 func machineOf(id string) string {
@@ -200,26 +131,31 @@ func (v *View) WaitForSync(ctx context.Context) error {
 
 // Node finds the Node that stands for an instance. The result must not be changed.
 func (v *View) Node(id string) (*corev1.Node, bool) {
-	found, err := v.nodeByID.ByIndex(byProviderID, id)
-	if err != nil || len(found) == 0 {
-		return nil, false
+	for _, node := range v.spelled(id) {
+		if node.Spec.ProviderID == id {
+			return node, true
+		}
 	}
-	node, ok := found[0].(*corev1.Node)
-	return node, ok
+	return nil, false
 }
 
 // OtherSpelling finds a Node that seems to stand for an instance although its
 // provider id is written differently. The result must not be changed.
 func (v *View) OtherSpelling(id string) (*corev1.Node, bool) {
-	if _, exact := v.Node(id); exact {
+	all := v.spelled(id)
+	if _, exact := v.Node(id); exact || len(all) == 0 {
 		return nil, false
 	}
+	return all[0], true
+}
+
+// spelled are the Nodes whose provider id means the instance, however it is written.
+func (v *View) spelled(id string) []*corev1.Node {
 	found, err := v.nodeByID.ByIndex(byMachine, machineOf(id))
-	if err != nil || len(found) == 0 {
-		return nil, false
+	if err != nil { // there is such an index
+		return nil
 	}
-	node, ok := found[0].(*corev1.Node)
-	return node, ok
+	return typed[*corev1.Node](found)
 }
 
 // Usable says whether an instance's Node takes Pods: it is registered, Ready,
