@@ -9,7 +9,7 @@ FUZZTIME ?= 10s
 TESTBED := .cache/controlplane
 TRAINER := .cache/trainer
 MOTO    := .cache/moto
-E2E_PARALLEL ?= 4
+E2E_PARALLEL ?= 6
 
 # One setting for builds and tests, so that neither compiles everything again.
 export CGO_ENABLED = 0
@@ -95,7 +95,7 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s)
 	.ci/fuzz $(FUZZTIME)
 
 .PHONY: bench
-bench: ## Measure calls and memory; fails on a missed ratio
+bench: controlplane ## Measure calls, gate, guard, AWS and memory; fails on a missed ratio
 	go run ./test/bench
 
 .PHONY: ci

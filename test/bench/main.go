@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -19,16 +20,18 @@ const (
 )
 
 func main() {
-	kind := flag.String("serve", "", "for the program itself: be one of its servers")
-	rounds := flag.Int("rounds", 5, "rounds, of which the median counts")
+	kind := flag.String("serve", "", "for the program itself: be one of its children")
+	api := flag.String("api", "", "for its children: the address of another")
+	only := flag.String("only", "", "measure only one of "+strings.Join(partNames(), ", "))
+	rounds := flag.Int("rounds", 5, "rounds of calls, of which the median counts")
 	length := flag.Duration("length", time.Second, "length of one run")
 	flag.Parse()
 	missed := 0
 	var err error
 	if *kind != "" {
-		err = serve(*kind)
+		err = beChild(context.Background(), *kind, *api)
 	} else {
-		missed, err = bench(context.Background(), *rounds, *length)
+		missed, err = bench(context.Background(), *only, settings{*rounds, *length})
 	}
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "bench:", err)
@@ -47,10 +50,61 @@ func median(values []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// bench measures everything and says how many limits were missed.
-func bench(ctx context.Context, rounds int, length time.Duration) (missed int, err error) {
+// settings are how long the calls are measured.
+type settings struct {
+	rounds int
+	length time.Duration
+}
+
+// part is one measurement. It says how many limits were missed.
+type part struct {
+	name    string
+	measure func(context.Context, settings) (missed int, err error)
+}
+
+// parts are measured one after another, since each would disturb the others.
+var parts = []part{
+	{"calls", calls},
+	{"swap", swapping},
+	{"gate", gate},
+	{"guard", idleGuard},
+	{"memory", memory},
+	{"aws", awsRefresh},
+}
+
+func partNames() (names []string) {
+	for _, p := range parts {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// bench measures all parts, or one, and says how many limits were missed.
+func bench(ctx context.Context, only string, s settings) (missed int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	done := 0
+	for _, p := range parts {
+		if only != "" && only != p.name {
+			continue
+		}
+		done++
+		n, err := p.measure(ctx, s)
+		missed += n
+		if err != nil {
+			return missed, fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	if done == 0 {
+		return 0, fmt.Errorf("there is no %q to measure, only %s", only, strings.Join(partNames(), ", "))
+	}
+	return missed, nil
+}
+
+// calls measures what Cluster Autoscaler calls thousands of times a loop.
+func calls(ctx context.Context, s settings) (missed int, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // the children would only disturb what follows
 	ours, err := start(ctx, serveProvider)
 	if err != nil {
 		return 0, err
@@ -64,12 +118,12 @@ func bench(ctx context.Context, rounds int, length time.Duration) (missed int, e
 		return 0, err
 	}
 	fmt.Printf("%d groups, %d instances; provider's resident memory %.0f MiB\n", groups, instances, resident)
-	fmt.Printf("each figure is the median of %d rounds of %s, the constant handler on a bare grpc-go server in turn\n\n", rounds, length)
+	fmt.Printf("each figure is the median of %d rounds of %s, the constant handler on a bare grpc-go server in turn\n\n", s.rounds, s.length)
 	fmt.Printf("%-20s %7s %10s %10s %6s   %9s %9s   %9s %9s %6s\n", "call", "clients", "calls/s", "constant", "ratio", "p50", "constant", "p99", "constant", "ratio")
-	calls := callsOf(ours.ids)
+	all := callsOf(ours.ids)
 	for _, name := range []string{"NodeGroupForNode", "NodeGroupTargetSize", "NodeGroupGetOptions", "NodeGroups"} {
 		for _, n := range []int{1, 8} {
-			ok, err := compare(ctx, name, calls[name], n, [2]*child{ours, bare}, rounds, length)
+			ok, err := compare(ctx, name, all[name], n, [2]*child{ours, bare}, s)
 			if err != nil {
 				return missed, fmt.Errorf("%s with %d clients: %w", name, n, err)
 			}
@@ -78,26 +132,25 @@ func bench(ctx context.Context, rounds int, length time.Duration) (missed int, e
 			}
 		}
 	}
-	cancel() // the children would only disturb what follows
-	return swapping(missed)
+	return missed, nil
 }
 
 // compare measures one call on both servers in turn.
-func compare(ctx context.Context, name string, c call, n int, servers [2]*child, rounds int, length time.Duration) (ok bool, err error) {
+func compare(ctx context.Context, name string, c call, n int, servers [2]*child, s settings) (ok bool, err error) {
 	var perSecond, p50, p99 [2][]float64
 	var throughput, tail []float64
-	for range rounds {
+	for range s.rounds {
 		var pair [2]sample
 		for k, server := range servers {
 			all, closeAll, err := clients(ctx, server.address, n)
 			if err != nil {
 				return false, err
 			}
-			if _, err := run(ctx, all, c, length/10); err != nil { // warm
+			if _, err := run(ctx, all, c, s.length/10); err != nil { // warm
 				closeAll()
 				return false, err
 			}
-			pair[k], err = run(ctx, all, c, length)
+			pair[k], err = run(ctx, all, c, s.length)
 			closeAll()
 			if err != nil {
 				return false, err
@@ -123,14 +176,14 @@ func compare(ctx context.Context, name string, c call, n int, servers [2]*child,
 }
 
 // swapping measures what a read notices of a swap.
-func swapping(missed int) (int, error) {
+func swapping(context.Context, settings) (missed int, err error) {
 	w, err := newWorld()
 	if err != nil {
-		return missed, err
+		return 0, err
 	}
 	s, err := swap(w)
 	if err != nil {
-		return missed, err
+		return 0, err
 	}
 	fmt.Printf("\nswap of a snapshot with every instance changed: %s, cloud included; longest read meanwhile %.3f of that (median of %d swaps, %d reads)\n",
 		s.swap.Round(time.Microsecond), s.longestRead, swaps, s.reads)

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -19,11 +20,28 @@ import (
 	"gpu-node-provider/provider"
 )
 
-// The two servers, by the name that the process is started with.
+// What a child process can be, by the name that it is started with.
 const (
-	serveProvider = "provider"
-	serveConstant = "constant"
+	serveProvider  = "provider"
+	serveConstant  = "constant"
+	serveAPIServer = "apiserver"
+	serveView      = "view"
+	serveAWS       = "aws"
 )
+
+// beChild is what a child process does, until it is killed or has said its result.
+func beChild(ctx context.Context, kind, address string) error {
+	switch kind {
+	case serveAPIServer:
+		return serveAPI()
+	case serveAWS:
+		return serveStub()
+	case serveView:
+		return followCluster(ctx, address)
+	default:
+		return serve(kind)
+	}
+}
 
 // serve is a child process: it prints its address and an instance's id a line,
 // and answers until it is killed.
@@ -93,6 +111,9 @@ func (c *constant) NodeGroupGetOptions(context.Context, *proto.NodeGroupAutoscal
 	return c.options, nil
 }
 
+// diesWithUs ends a child process also when this one is killed.
+var diesWithUs = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+
 // child is a server in a process of its own.
 type child struct {
 	command *exec.Cmd
@@ -106,7 +127,7 @@ func start(ctx context.Context, kind string) (*child, error) {
 		return nil, err
 	}
 	command := exec.CommandContext(ctx, self, "-serve", kind)
-	command.Stderr = os.Stderr
+	command.Stderr, command.SysProcAttr = os.Stderr, diesWithUs
 	out, err := command.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -122,15 +143,17 @@ func start(ctx context.Context, kind string) (*child, error) {
 	return &child{command, fields[0], fields[1:]}, nil
 }
 
-// residentMiB is the memory that a process has, from Linux's /proc.
-func (c *child) residentMiB() (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.command.Process.Pid))
+func (c *child) residentMiB() (float64, error) { return processMiB(c.command.Process.Pid, "VmRSS") }
+
+// processMiB is a figure of a process's memory, from Linux's /proc.
+func processMiB(pid int, field string) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
-	_, rest, ok := strings.Cut(string(text), "VmRSS:")
+	_, rest, ok := strings.Cut(string(text), field+":")
 	if !ok {
-		return 0, fmt.Errorf("/proc tells no VmRSS")
+		return 0, fmt.Errorf("/proc tells no %s", field)
 	}
 	kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
 	return kib / 1024, err

@@ -28,6 +28,9 @@ type Options struct {
 	Dir string
 	// KEDA starts its operator and metrics adapter too.
 	KEDA bool
+	// APIOnly starts etcd and the API server, and nobody who would act on what is
+	// in them.
+	APIOnly bool
 }
 
 // Cluster is a control plane that runs.
@@ -108,7 +111,11 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 			return c, err
 		}
 	}
-	for _, step := range []func(context.Context) error{c.credentials, c.etcd, c.apiServer, c.controllers, c.kwok} {
+	steps := []func(context.Context) error{c.credentials, c.etcd, c.apiServer}
+	if !o.APIOnly {
+		steps = append(steps, c.controllers, c.kwok)
+	}
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return c, err
 		}

@@ -23,7 +23,7 @@ import (
 func TestKEDAEndsThreeAndOneHangs(t *testing.T) {
 	bed := start(t, testbed.Options{Config: testbed.Config{
 		// What the hanging one has acknowledged before it hung is too old when it ends.
-		NodeGroups: []string{testbed.Pool("t4", t4, 3)}, Checkpoint: "{maxAge: 12s, abandonAfter: 90s}",
+		NodeGroups: []string{testbed.Pool("t4", t4, 3)}, Checkpoint: "{maxAge: 12s, abandonAfter: 60s}",
 	}})
 	workers := trainers("train:jobs", t4, 3)
 	bed.Watch.Queues(workers.Queue)
@@ -83,7 +83,7 @@ func held(t *testing.T, bed *testbed.Bed) (reasons []string) {
 // cannot be pulled, and a StatefulSet's pod that comes back under its name.
 func TestNobodyHoldsForEver(t *testing.T) {
 	bed := start(t, testbed.Options{WithoutKEDA: true, Config: testbed.Config{
-		NodeGroups: []string{testbed.Pool("t4", t4, 3)}, Checkpoint: "{abandonAfter: 40s}",
+		NodeGroups: []string{testbed.Pool("t4", t4, 3)}, Checkpoint: "{abandonAfter: 25s}",
 	}})
 	script := func(name, text string) testbed.Script {
 		return testbed.Script{Name: name, Accelerator: t4, Script: text, Replicas: 1, Grace: 5}
@@ -140,7 +140,7 @@ func TestNobodyHoldsForEver(t *testing.T) {
 func TestNodeThatIsNotReady(t *testing.T) {
 	bed := start(t, testbed.Options{WithoutKEDA: true, Config: testbed.Config{
 		Simulated:  "launchDelay: 1s, bootDelay: 5s, devicePluginDelay: 2s, heartbeat: false", // so that the node controller finds it dead
-		NodeGroups: []string{testbed.Pool("t4", t4, 1)}, Checkpoint: "{abandonAfter: 40s}",
+		NodeGroups: []string{testbed.Pool("t4", t4, 1)}, Checkpoint: "{abandonAfter: 25s}",
 	}})
 	require.NoError(t, bed.StartScript(t.Context(), testbed.Script{Name: "train", Accelerator: t4, Script: testbed.Hasty, Replicas: 1, Grace: 5}))
 	pod, node := running(t, bed)
