@@ -21,6 +21,7 @@ type metrics struct {
 	absorbed, unavoidable        *prometheus.CounterVec
 	refreshErrors                *prometheus.CounterVec
 	reloads                      *prometheus.CounterVec
+	outside                      *prometheus.CounterVec
 	reloadFailed                 prometheus.Gauge
 }
 
@@ -37,6 +38,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 		refused:       counter("deletions_refused_total", "Instances that the gate kept from being deleted.", "node_group"),
 		absorbed:      counter("increases_absorbed_total", "IncreaseSize calls answered by capacity that was in flight and forgotten.", "node_group"),
 		unavoidable:   counter("unavoidable_duplicates_total", "Purchases while given-up capacity was in flight in another group.", "reason"),
+		outside:       counter("capacity_changed_outside_total", "Changes of a group's target that this provider did not make.", "node_group"),
 		refreshErrors: counter("refresh_errors_total", "Failed readings of the cloud.", "class"),
 		reloads:       counter("config_reloads_total", "Changes of the node group file, by outcome.", "outcome"),
 		reloadFailed: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -46,7 +48,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	}
 	if r != nil {
 		r.MustRegister(m.asked, m.granted, m.refusedNodes, m.cancelled, m.terminated, m.refused,
-			m.absorbed, m.unavoidable, m.refreshErrors, m.reloads, m.reloadFailed, sizes{s})
+			m.absorbed, m.unavoidable, m.refreshErrors, m.reloads, m.reloadFailed, m.outside, sizes{s})
 	}
 	return m
 }
@@ -55,7 +57,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 // one has a rate.
 func (m *metrics) groups(c *nodegroup.Catalogue) {
 	for _, g := range c.All() {
-		for _, v := range []*prometheus.CounterVec{m.asked, m.granted, m.refusedNodes, m.cancelled, m.terminated, m.refused, m.absorbed} {
+		for _, v := range []*prometheus.CounterVec{m.asked, m.granted, m.refusedNodes, m.cancelled, m.terminated, m.refused, m.absorbed, m.outside} {
 			v.WithLabelValues(g.ID)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -63,6 +64,51 @@ func TestReadingsAtAnInterval(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, 2, readings, "one at the start, and one after the interval")
+}
+
+// TestFailedReadingsAtAnInterval: a cloud that throttles is asked no more often than
+// one that does not, and Refresh fails once what is known is old.
+func TestFailedReadingsAtAnInterval(t *testing.T) {
+	clock := newClock()
+	b := &scripted{Backend: newTestCloud(t, clock.Now)}
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: b, Now: clock.Now, ReadEvery: 30 * time.Second})
+	tries := 0
+	b.describe = func(context.Context, []cloud.Group) ([]cloud.Group, error) {
+		tries++
+		return nil, cloud.ErrThrottled
+	}
+	for range 60 {
+		clock.Step(time.Second)
+		_, err := s.Refresh(t.Context(), nil)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 2, tries)
+	clock.Step(time.Second)
+	_, err := s.Refresh(t.Context(), nil)
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.Equal(t, 2, tries)
+	b.describe = nil
+	clock.Step(30 * time.Second)
+	_, err = s.Refresh(t.Context(), nil)
+	require.NoError(t, err)
+}
+
+// TestB13CapacityChangedOutside: what somebody else does to a group is counted, and
+// what this provider does is not.
+func TestB13CapacityChangedOutside(t *testing.T) {
+	now := newClock().Now
+	pretend := newTestCloud(t, now)
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: pretend, Now: now})
+	require.NoError(t, increase(s, "t4", 2))
+	require.NoError(t, s.refresh(t.Context()))
+	outside := s.metrics.outside.WithLabelValues("t4")
+	require.Zero(t, testutil.ToFloat64(outside))
+	_, err := pretend.Increase(t.Context(), "t4", 1)
+	require.NoError(t, err)
+	require.NoError(t, s.refresh(t.Context()))
+	require.EqualValues(t, 1, testutil.ToFloat64(outside))
+	require.NoError(t, s.refresh(t.Context()))
+	require.EqualValues(t, 1, testutil.ToFloat64(outside))
 }
 
 // TestServiceQuota: a limit that the cloud keeps binds with what everybody uses,

@@ -60,7 +60,16 @@ func (s *Server) refreshOnce(ctx context.Context) error {
 	if s.readLately() {
 		return nil
 	}
+	if f := s.failure; f.err != nil && s.now().Sub(f.at) < s.readEvery {
+		return f.err // a cloud that throttles must not be asked more often than one that does not
+	}
 	return s.read(ctx)
+}
+
+// failure is a reading that the cloud has failed.
+type failure struct {
+	at  time.Time
+	err error
 }
 
 // refresh puts a new snapshot in place.
@@ -79,8 +88,13 @@ func (s *Server) read(ctx context.Context) error {
 	states, err := s.backend.Describe(ctx)
 	if err != nil {
 		s.metrics.refreshFailed(err)
-		return fmt.Errorf("reading the node groups from the cloud: %w", err)
+		err = fmt.Errorf("reading the node groups from the cloud: %w", err)
+		if ctx.Err() == nil { // else it was the caller who gave up
+			s.failure = failure{s.now(), err}
+		}
+		return err
 	}
+	s.failure = failure{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fresh := s.freshLocked(states, marks)
@@ -101,11 +115,27 @@ func (s *Server) freshLocked(states []cloud.Group, marks map[string]uint64) map[
 			continue
 		}
 		if state.Problem == nil { // else nothing has been learned of it
+			s.noteOutsider(record, state)
 			s.settleLocked(record, state)
 		}
 		fresh[state.ID] = state
 	}
 	return fresh
+}
+
+// noteOutsider tells of a target that is not what this process left: somebody else
+// changes it, and on some clouds chooses the machines that go by that.
+func (s *Server) noteOutsider(record *groupRecord, state cloud.Group) {
+	before := s.current.Load().groups[state.ID]
+	if before == nil || before.problem() != "" || record.unclear || record.doubt != nil || before.state.Target == state.Target {
+		return
+	}
+	text := fmt.Sprintf("node group %s: its target went from %d to %d, and not by this provider", state.ID, before.state.Target, state.Target)
+	s.metrics.outside.WithLabelValues(state.ID).Inc()
+	s.log.Warn("capacity changed outside", zap.String("node_group", state.ID), zap.Int("from", before.state.Target), zap.Int("to", state.Target))
+	if s.cluster != nil {
+		s.cluster.WarnSelf("CapacityChangedOutside", text)
+	}
 }
 
 func (s *Server) marks() map[string]uint64 {

@@ -73,7 +73,8 @@ type Server struct {
 	// forgetNext makes the next refresh mark everything in flight as forgotten.
 	forgetNext atomic.Bool
 
-	refreshing lane // one Describe of everything at a time
+	refreshing lane    // one Describe of everything at a time
+	failure    failure // the last reading, if it failed; guarded by refreshing
 
 	mu     sync.Mutex // guards what follows, and the step from one snapshot to the next
 	groups map[string]*groupRecord

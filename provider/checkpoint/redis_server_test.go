@@ -18,6 +18,28 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestTrainerWhoseClockIsWrong: Redis' TIME judges. An acknowledgement of an hour
+// ahead counts for nothing, until the trainer echoes a request.
+func TestTrainerWhoseClockIsWrong(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	store := s.store()
+	now := mustRead(t, store, pod(0)).Now
+	facts := Facts{Stage: Running, Started: now.Add(-time.Hour)}
+	judge := func() Verdict {
+		reading := mustRead(t, store, pod(0))
+		return Judge(reading.Now, Policy{MaxAge: 20 * time.Minute, AbandonAfter: time.Hour}, facts, reading.Signals[0].Request, reading.Signals[0].Ack)
+	}
+	for _, off := range []time.Duration{time.Hour, -time.Hour} {
+		s.do("SET", AckKey("c", pod(0)), strconv.FormatInt(now.Add(off).Unix(), 10))
+		require.False(t, judge().Clear, "%s: %s", off, judge().Reason)
+	}
+	asked, err := store.Ask(t.Context(), pod(0), Request{ID: "r", RequestedAt: now}, time.Hour)
+	require.NoError(t, err)
+	s.do("SET", AckKey("c", pod(0)), fmt.Sprintf(`{"v":1,"savedAt":%q,"request":%q}`, now.Add(time.Hour).Format(time.RFC3339), asked.ID))
+	require.True(t, judge().Clear, "it read the request before it saved")
+}
+
 // What happens to a real Redis in use. In each case a read fails within its budget
 // and says why, and is well again by itself.
 

@@ -360,11 +360,27 @@ func (g *Guard) gone(ctx context.Context, s subject) {
 		return
 	}
 	delete(g.missing, s.instance)
-	g.Log.Warn("an instance is gone with its record", zap.String("instance", s.instance), zap.Int("pods", len(s.recorded.Pods)))
+	lost := g.lost(ctx, s.recorded.Pods)
+	g.Metrics.lost(lost)
+	g.Log.Warn("an instance is gone with its record", zap.String("instance", s.instance), zap.Int("pods", len(s.recorded.Pods)), zap.Int("not_saved", lost))
 	s.recorded.Pods = nil
 	if err := g.Record.Put(ctx, s.recorded); err != nil {
 		g.Log.Error("record not written", zap.Error(err))
 	}
+}
+
+// lost counts the pods that had not saved when their machine went.
+func (g *Guard) lost(ctx context.Context, pods []checkpoint.Pod) (lost int) {
+	judged, err := g.Assessor.Judge(ctx, pods)
+	if err != nil {
+		return len(pods)
+	}
+	for _, p := range judged {
+		if !p.Clear {
+			lost++
+		}
+	}
+	return lost
 }
 
 // bill counts what holding costs: the time of nodes that Cluster Autoscaler could

@@ -210,6 +210,8 @@ func TestAPersonAsks(t *testing.T) {
 
 func TestRecordGoesWithItsInstance(t *testing.T) {
 	w := newWorld(t)
+	w.guard.Metrics = NewMetrics(prometheus.NewRegistry())
+	w.acknowledge(w.train("saved"))
 	w.train("a")
 	w.pass(time.Second)
 	w.here = false
@@ -231,6 +233,7 @@ func TestRecordGoesWithItsInstance(t *testing.T) {
 	w.read = w.clock.Now()
 	w.pass(time.Minute)
 	require.Empty(t, w.guard.Record.Machines())
+	require.EqualValues(t, 1, testutil.ToFloat64(w.guard.Metrics.losses), "one of two had not acknowledged")
 }
 
 // TestPatienceWithRedisEnds: looks at other nodes, which read nothing, do not

@@ -16,6 +16,7 @@ type Metrics struct {
 	requests     prometheus.Counter
 	bad          prometheus.Counter
 	abandonments prometheus.Counter
+	losses       prometheus.Counter
 	redisErrors  *prometheus.CounterVec
 	gpuSeconds   *prometheus.CounterVec
 	dollars      *prometheus.CounterVec
@@ -31,6 +32,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		requests:     counter("checkpoint_requests_total", "Checkpoints that trainers were asked for."),
 		bad:          counter("bad_acknowledgements_total", "Acknowledgements that are none: malformed, oversized, of a wrong type or of the future."),
 		abandonments: counter("checkpoints_abandoned_total", "Training pods whose node went without an acknowledgement, because nobody could save any more."),
+		losses:       counter("checkpoints_lost_total", "Training pods whose machine went, by no call of ours, before they had acknowledged."),
 		redisErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "redis_errors_total", Help: "Readings of acknowledgements that failed, by cause.",
 		}, []string{"cause"}),
@@ -41,7 +43,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Namespace: namespace, Name: "held_dollars_total", Help: "Price of underused nodes that only a missing acknowledgement kept, by their groups' hourly prices.",
 		}, []string{"node_group"}),
 	}
-	r.MustRegister(m.held, m.requests, m.bad, m.abandonments, m.redisErrors, m.gpuSeconds, m.dollars)
+	r.MustRegister(m.held, m.requests, m.bad, m.abandonments, m.losses, m.redisErrors, m.gpuSeconds, m.dollars)
 	return m
 }
 
@@ -77,6 +79,12 @@ func (m *Metrics) badAcknowledgement() {
 func (m *Metrics) abandoned() {
 	if m != nil {
 		m.abandonments.Inc()
+	}
+}
+
+func (m *Metrics) lost(pods int) {
+	if m != nil {
+		m.losses.Add(float64(pods))
 	}
 }
 
