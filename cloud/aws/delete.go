@@ -123,7 +123,17 @@ func (c *Cloud) level(ctx context.Context, g *group, now standing, departures []
 	if !counted || now.live <= now.desired || c.protection == Ignore {
 		return nil
 	}
-	return c.setDesired(ctx, g, now, min(now.live, int(awssdk.ToInt32(now.asg.MaxSize))))
+	to := min(now.live, int(awssdk.ToInt32(now.asg.MaxSize)))
+	if err := c.setDesired(ctx, g, now, to); err != nil {
+		return err
+	}
+	// The terminations count down from here, however long they take.
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	raised := *g.raw
+	raised.DesiredCapacity = awssdk.Int32(int32(to))
+	g.raw = &raised
+	return nil
 }
 
 // end terminates, and reports what is confirmed.

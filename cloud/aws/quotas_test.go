@@ -78,7 +78,7 @@ func TestQuota(t *testing.T) {
 	} {
 		got, err := c.Quota(t.Context(), code)
 		require.NoError(t, err)
-		want.Code, want.ReadAt = code, read
+		want.Code, want.ReadAt, want.UsedAt = code, read, read
 		require.Equal(t, want, got)
 	}
 	require.Equal(t, 1, stub.Count("DescribeInstances"), "one reading is for all quotas")
@@ -123,7 +123,7 @@ func TestQuotaThatCannotBeRead(t *testing.T) {
 			require.NoError(t, err)
 			require.ErrorIs(t, last.Problem, cloud.ErrDenied)
 			require.WithinDuration(t, first.ReadAt, last.ReadAt, time.Minute)
-			last.Problem, last.ReadAt = nil, first.ReadAt
+			last.Problem, last.ReadAt, last.UsedAt = nil, first.ReadAt, first.UsedAt
 			require.Equal(t, first, last)
 		})
 	}

@@ -65,7 +65,7 @@ func New(client kubernetes.Interface, self *corev1.ObjectReference) (*View, erro
 
 		broadcaster: record.NewBroadcaster(),
 	}
-	v.nodeInf, v.podInf = v.all.Core().V1().Nodes().Informer(), v.all.Core().V1().Pods().Informer()
+	v.nodeInf, v.podInf = nodeInformer(v.all), podInformer(v.all)
 	if err := v.nodeInf.AddIndexers(nodeIndexers()); err != nil {
 		return nil, fmt.Errorf("indexing Nodes by provider id: %w", err)
 	}

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -73,7 +75,7 @@ func serveAPI() error {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		if query := r.URL.Query(); query.Get("watch") == "" {
-			kind.writeList(w)
+			kind.writeList(w, query)
 		} else {
 			kind.writeWatch(r.Context(), w, query.Get("sendInitialEvents") == "true")
 		}
@@ -83,11 +85,23 @@ func serveAPI() error {
 
 const someVersion = "1000"
 
-func (s served) writeList(w io.Writer) {
-	fmt.Fprintf(w, `{"kind":%q,"apiVersion":"v1","metadata":{"resourceVersion":%q},"items":[`, s.list, someVersion)
+// writeList answers with a page, or with all where the client names a version: an
+// API server does so out of its cache, whatever the limit.
+func (s served) writeList(w io.Writer, query url.Values) {
+	first, _ := strconv.Atoi(query.Get("continue")) // empty for the first page
+	limit, _ := strconv.Atoi(query.Get("limit"))    // empty for all
+	end := s.n
+	if limit > 0 && query.Get("resourceVersion") == "" {
+		end = min(first+limit, s.n)
+	}
+	next := ""
+	if end < s.n {
+		next = strconv.Itoa(end)
+	}
+	fmt.Fprintf(w, `{"kind":%q,"apiVersion":"v1","metadata":{"resourceVersion":%q,"continue":%q},"items":[`, s.list, someVersion, next)
 	encoder := json.NewEncoder(w)
-	for n := range s.n {
-		if n > 0 {
+	for n := first; n < end; n++ {
+		if n > first {
 			fmt.Fprint(w, ",")
 		}
 		if encoder.Encode(s.object(n)) != nil {
