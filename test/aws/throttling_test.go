@@ -43,6 +43,7 @@ func TestB15Throttling(t *testing.T) {
 	require.Zero(t, stub.Count(setDesired))
 
 	relent()
+	stub.Advance(interval) // a cloud that throttles is not asked more often than another
 	w.refresh()
 	w.increase(train, 1)
 	require.Equal(t, 3, w.desired())
