@@ -440,7 +440,7 @@ func play(t awstest.TB, d draw, r rival) error {
 
 // races is how many runs there are, unless rapid.checks says otherwise.
 const (
-	races      = 1000
+	races      = 2500
 	shortRaces = 100
 )
 
