@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -10,12 +9,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
+	leasev1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
-	k8stesting "k8s.io/client-go/testing"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
 	"gpu-node-provider/provider/config"
 )
@@ -70,18 +69,51 @@ func TestOneReplicaLeadsAndTheNextFollowsAtOnce(t *testing.T) {
 	})
 }
 
+// partitioned is a client whose API server can be out of reach: then a call waits for
+// as long as its context lets it.
+type partitioned struct {
+	kubernetes.Interface
+	away atomic.Bool
+}
+
+func (p *partitioned) CoordinationV1() coordinationv1.CoordinationV1Interface {
+	return &partitionedLeases{CoordinationV1Interface: p.Interface.CoordinationV1(), away: &p.away}
+}
+
+type partitionedLeases struct {
+	coordinationv1.CoordinationV1Interface
+	coordinationv1.LeaseInterface
+	away *atomic.Bool
+}
+
+func (l *partitionedLeases) Leases(namespace string) coordinationv1.LeaseInterface {
+	return &partitionedLeases{LeaseInterface: l.CoordinationV1Interface.Leases(namespace), away: l.away}
+}
+
+func (l *partitionedLeases) Get(ctx context.Context, name string, o metav1.GetOptions) (*leasev1.Lease, error) {
+	if l.away.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return l.LeaseInterface.Get(ctx, name, o)
+}
+
+func (l *partitionedLeases) Update(ctx context.Context, lease *leasev1.Lease, o metav1.UpdateOptions) (*leasev1.Lease, error) {
+	if l.away.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return l.LeaseInterface.Update(ctx, lease, o)
+}
+
 func TestLeaderThatCannotRenewEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := replicaPods(nil)
-		var away atomic.Bool
-		client.PrependReactor("*", "leases", func(k8stesting.Action) (bool, runtime.Object, error) {
-			return away.Load(), nil, errors.New("the API server is away")
-		})
+		client := &partitioned{Interface: replicaPods(nil)}
 		a := replica(t, client, "a")
 		a.begin(t.Context())
 		<-a.led
-		away.Store(true)
-		since := time.Now()
+		client.away.Store(true)
+		since := time.Now() // it has just renewed
 		require.ErrorIs(t, a.run(t.Context()), errLeadershipLost)
 		require.Less(t, time.Since(since), leaseDuration, "it ends before another may lead")
 		a.close()

@@ -260,15 +260,19 @@ func (p *process) addHTTP(g *oklog.Group) {
 		Handler:           dashboard.Handler(dashboard.Options{Report: p.report, Ready: p.readiness, Gatherer: p.registry}),
 		ReadHeaderTimeout: httpTimeout,
 	}
-	g.Add(func() error { return server.Serve(p.http) }, func(cause error) {
-		if errors.Is(cause, errLeadershipLost) {
-			_ = server.Close() // what comes after has to end at once
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), httpTimeout)
-		defer cancel()
-		_ = server.Shutdown(ctx) // what does not finish is only being read
-	})
+	g.Add(func() error { return server.Serve(p.http) }, func(cause error) { stopHTTP(server, cause) })
+}
+
+// stopHTTP lets requests finish, unless what is stopped after it has to end at once:
+// whoever is cut off reads, or asks again.
+func stopHTTP(server *http.Server, cause error) {
+	if errors.Is(cause, errLeadershipLost) {
+		_ = server.Close()
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), httpTimeout)
+	defer cancel()
+	_ = server.Shutdown(ctx)
 }
 
 // addWebhook answers for evictions. It is there as soon as the cluster has been
@@ -284,15 +288,7 @@ func (p *process) addWebhook(g *oklog.Group) error {
 	mux := http.NewServeMux()
 	mux.Handle("POST "+guard.EvictionPath, guard.Webhook{Guard: p.holding.guard, Leads: p.election.leads})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: httpTimeout, TLSConfig: p.tls.server.WebhookConfig()}
-	g.Add(func() error { return server.ServeTLS(port, "", "") }, func(cause error) {
-		if errors.Is(cause, errLeadershipLost) {
-			_ = server.Close() // what comes after has to end at once
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), httpTimeout)
-		defer cancel()
-		_ = server.Shutdown(ctx) // the API server asks again
-	})
+	g.Add(func() error { return server.ServeTLS(port, "", "") }, func(cause error) { stopHTTP(server, cause) })
 	return nil
 }
 

@@ -33,14 +33,14 @@ const surveyRounds = 4
 type survey struct {
 	aws *aws.Cloud
 	log *zap.Logger
-	// known are the groups as they were last completed, by Auto Scaling group.
-	known map[string]config.NodeGroup
+	// known is what AWS said last of their machines, by Auto Scaling group.
+	known map[string]aws.Machine
 	// told are problems that have been logged, by Auto Scaling group.
 	told map[string]string
 }
 
 func newSurvey(cloud *aws.Cloud, log *zap.Logger) *survey {
-	return &survey{aws: cloud, log: log, known: map[string]config.NodeGroup{}, told: map[string]string{}}
+	return &survey{aws: cloud, log: log, known: map[string]aws.Machine{}, told: map[string]string{}}
 }
 
 // complete is a copy of the configuration with every group that AWS can tell of
@@ -77,35 +77,29 @@ func (s *survey) complete(ctx context.Context, c *config.Config) (*config.Config
 	return &next, nil
 }
 
-// one completes a group. While AWS does not answer for it, what it was completed
-// with before stays: without it the group would count for nothing in quotas.
+// one completes a group. While AWS does not say what its machines are, what it
+// said before counts: without it they would count for nothing in quotas. What is
+// known is held to the rules of the file, since those of a GPU could not be checked before.
 func (s *survey) one(c *config.Config, g config.NodeGroup, m aws.Machine, found bool) (config.NodeGroup, error) {
 	problem := m.Problem
-	if problem == nil {
-		whole := completed(g, m, found)
-		if problem = alone(c, whole).Validate(); problem == nil {
-			s.tell(g.AutoScalingGroup, nil)
-			s.known[g.AutoScalingGroup] = whole
-			return whole, nil
-		}
+	switch before, known := s.known[g.AutoScalingGroup]; {
+	case problem == nil:
+		s.known[g.AutoScalingGroup] = m
+	case known:
+		m = before
+	case passing(problem):
+		return g, fmt.Errorf("node group %s: %w", g.ID, problem)
+	default:
+		s.tell(g.AutoScalingGroup, problem)
+		g.Unknown = problem.Error()
+		return g, nil
+	}
+	whole := completed(g, m, found)
+	if wrong := alone(c, whole).Validate(); wrong != nil {
+		whole.Unknown, problem = wrong.Error(), wrong
 	}
 	s.tell(g.AutoScalingGroup, problem)
-	if before, ok := s.known[g.AutoScalingGroup]; ok && !found {
-		return again(g, before), nil
-	} else if ok {
-		return before, nil
-	}
-	if passing(problem) {
-		return g, fmt.Errorf("node group %s: %w", g.ID, problem)
-	}
-	g.Unknown = problem.Error()
-	return g, nil
-}
-
-// again is a group of the file, which may have changed, with what AWS said before.
-func again(g, before config.NodeGroup) config.NodeGroup {
-	before.ID, before.MinSize, before.MaxSize, before.Retired, before.Surge, before.ScaleDown = g.ID, g.MinSize, g.MaxSize, g.Retired, g.Surge, g.ScaleDown
-	return before
+	return whole, nil
 }
 
 // passing says whether time alone may put something right.

@@ -143,6 +143,21 @@ func TestThrottledLaunchTemplate(t *testing.T) {
 	again, err := s.complete(t.Context(), c)
 	require.NoError(t, err)
 	require.True(t, sameGroups(whole, again))
+
+	changed := *c
+	changed.NodeGroups = []config.NodeGroup{c.NodeGroups[0]}
+	changed.NodeGroups[0].MaxSize, changed.NodeGroups[0].Labels = 7, map[string]string{"accelerator": "another"}
+	again, err = s.complete(t.Context(), &changed)
+	require.NoError(t, err)
+	require.Equal(t, 7, again.NodeGroups[0].MaxSize, "a change of the file is no matter of AWS")
+	require.Equal(t, "another", again.NodeGroups[0].Labels["accelerator"])
+	require.False(t, again.NodeGroups[0].Capacity.Cpu().IsZero())
+
+	changed.NodeGroups[0].Labels = nil
+	again, err = s.complete(t.Context(), &changed)
+	require.NoError(t, err)
+	require.Contains(t, again.NodeGroups[0].Unknown, "accelerator", "it has a GPU and no label for it, and status says so")
+	require.False(t, again.NodeGroups[0].Capacity.Cpu().IsZero(), "its machines count in quotas all the same")
 }
 
 // TestChangedFileIsTriedAgain: a good file that AWS is in the way of comes into

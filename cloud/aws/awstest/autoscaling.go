@@ -33,6 +33,11 @@ func page(r request, total, usual, most int) (from, to int, next string, e *Erro
 	if size < 1 || size > most {
 		return 0, 0, "", invalid("1 validation error detected: Value '%d' at 'maxRecords' failed to satisfy constraint: Member must have value less than or equal to %d", size, most)
 	}
+	return cut(r, total, size)
+}
+
+// cut is the page that a token stands for, and the token of the next.
+func cut(r request, total, size int) (from, to int, next string, e *Error) {
 	if token := r.str("NextToken"); token != "" {
 		n, err := strconv.Atoi(token)
 		if err != nil || n < 0 || n > total {

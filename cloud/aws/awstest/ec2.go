@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -31,17 +30,7 @@ func pageEC2(r request, total, least, most int, named bool) (from, to int, next 
 	case size < least || size > most:
 		return 0, 0, "", badParam("InvalidParameterValue", "Value ( %d ) for parameter maxResults is invalid. Expecting a value between %d and %d.", size, least, most)
 	}
-	if token := r.str("NextToken"); token != "" {
-		n, err := strconv.Atoi(token)
-		if err != nil || n < 0 || n > total {
-			return 0, 0, "", badParam("InvalidNextToken", "The token '%s' is invalid.", token)
-		}
-		from = n
-	}
-	if to = from + size; to >= total {
-		return from, total, "", nil
-	}
-	return from, to, strconv.Itoa(to), nil
+	return cut(r, total, size)
 }
 
 // describeInstancesLocked also tells of instances that have ended, as EC2 does
