@@ -139,6 +139,20 @@ func TestNoCredentialsOnAWS(t *testing.T) {
 	})
 }
 
+// TestWrongRegionOnAWS: its name leads nowhere, and what is to be looked at is said.
+func TestWrongRegionOnAWS(t *testing.T) {
+	t.Setenv("AWS_MAX_ATTEMPTS", "1")
+	httpPort := freePort(t)
+	path := onAWS(t, "", ports(freePort(t), httpPort), group("good"))
+	file, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(file), "region: us-east-1", "region: eu-nowhere-9", 1)), 0o600))
+	start(t, "serve", "--config", path)
+	eventually(t, "readiness says what to look at", func() bool {
+		return strings.Contains(text(t, "http://"+httpPort+"/readyz"), "is cloud.aws.region a region of AWS")
+	})
+}
+
 func dial(t *testing.T, address string) proto.CloudProviderClient {
 	t.Helper()
 	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
