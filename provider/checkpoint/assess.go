@@ -81,7 +81,7 @@ func (a *Assessor) present(pod *corev1.Pod, node *corev1.Node, before Pod) Pod {
 			entry.Stage = Running
 		}
 	}
-	if entry.Stage == Failed && entry.Ended.IsZero() {
+	if (entry.Stage == Failed || entry.Stage == Gone) && entry.Ended.IsZero() {
 		if entry.Ended = before.Ended; entry.Ended.IsZero() {
 			entry.Ended = a.Now()
 		}

@@ -35,12 +35,9 @@ func FactsOf(pod *corev1.Pod, node *corev1.Node) Facts {
 		f.Started = pod.Status.StartTime.Time
 	}
 	if pod.DeletionTimestamp != nil {
-		if pod.DeletionGracePeriodSeconds != nil {
-			f.Grace = time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second
-		}
-		f.TerminatingSince = pod.DeletionTimestamp.Add(-f.Grace)
+		f.Grace, f.TerminatingSince = graceOf(pod), terminatingSince(pod)
 	}
-	if f.Stage == Failed {
+	if f.Stage == Failed || f.Stage == Gone {
 		f.Ended = finished(pod)
 	}
 	if node != nil {
@@ -50,18 +47,47 @@ func FactsOf(pod *corev1.Pod, node *corev1.Node) Facts {
 }
 
 func stageOf(pod *corev1.Pod) Stage {
+	succeeded, failed := pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed
 	switch {
-	case pod.Status.Phase == corev1.PodSucceeded:
+	case succeeded && !stopped(pod):
 		return Succeeded
-	case !everStarted(pod):
+	case !succeeded && !everStarted(pod):
 		return Waiting
-	case pod.Status.Phase == corev1.PodFailed:
+	case succeeded, failed && stopped(pod):
+		return Gone
+	case failed:
 		return Failed
 	case pod.DeletionTimestamp != nil:
 		return Terminating
 	default:
 		return Running
 	}
+}
+
+// stopped says whether a Pod's processes ended because its deletion had been asked
+// for. A trainer that ends with code 0 when it gets SIGTERM has not succeeded, and
+// may have saved nothing; since 1.27 a kubelet calls it Succeeded all the same, a
+// moment before the object goes (KEP-3329). Times of the kubelet and of the API
+// server are compared, so one that ended within the skew before counts as stopped.
+func stopped(pod *corev1.Pod) bool {
+	if pod.DeletionTimestamp == nil {
+		return false
+	}
+	end := finished(pod)
+	if end.IsZero() { // of a failed one, when it is first seen to be is known
+		return pod.Status.Phase == corev1.PodSucceeded
+	}
+	return !end.Before(terminatingSince(pod).Add(-skew))
+}
+
+// terminatingSince is when a Pod's deletion was asked for, of one for which it was.
+func terminatingSince(pod *corev1.Pod) time.Time { return pod.DeletionTimestamp.Add(-graceOf(pod)) }
+
+func graceOf(pod *corev1.Pod) time.Duration {
+	if pod.DeletionGracePeriodSeconds == nil {
+		return 0
+	}
+	return time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second
 }
 
 // everStarted says whether a container of the Pod has ever run. Init containers

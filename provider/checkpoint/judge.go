@@ -30,8 +30,8 @@ const (
 	Waiting     Stage = "waiting"     // bound, and no container has ever started
 	Running     Stage = "running"     // started
 	Terminating Stage = "terminating" // deleted, and its processes may still save
-	Gone        Stage = "gone"        // the object is gone after a termination
-	Succeeded   Stage = "succeeded"
+	Gone        Stage = "gone"        // its processes, or the object, are gone after a termination
+	Succeeded   Stage = "succeeded"   // by itself, not when it was told to stop
 	Failed      Stage = "failed"
 	Vanished    Stage = "vanished" // the object is gone without a termination that we saw
 )

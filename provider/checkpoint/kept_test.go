@@ -58,6 +58,10 @@ func TestAPodInMemorySaysWhatTheWholePodSays(t *testing.T) {
 		"has succeeded": func(p *corev1.Pod) {
 			p.Status.Phase, p.Status.ContainerStatuses = corev1.PodSucceeded, statuses(ran(5))
 		},
+		"was told to stop, and ended with 0": func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &start, new(int64(30))
+			p.Status.Phase, p.Status.ContainerStatuses = corev1.PodSucceeded, statuses(ran(5))
+		},
 		"terminates": func(p *corev1.Pod) {
 			p.DeletionTimestamp, p.DeletionGracePeriodSeconds, p.Status.ContainerStatuses = &start, new(int64(30)), statuses(runs)
 		},

@@ -20,6 +20,9 @@ import (
 // restartDelay is a kubelet's first; it doubles there, which no round needs.
 const restartDelay = 10 * time.Second
 
+// cleanUpTime is at the short end of what a kubelet needs.
+const cleanUpTime = time.Second
+
 // container is the first container of one Pod.
 type container struct {
 	client kubernetes.Interface
@@ -104,6 +107,7 @@ func (c *container) run(ctx context.Context) {
 		state := terminated(p, c.started)
 		if terminating {
 			c.report(ctx, phaseOf(p), state)
+			c.cleanUp(ctx)
 			c.remove(ctx)
 			return
 		}
@@ -193,6 +197,18 @@ func (c *container) pause(ctx context.Context) bool {
 	case <-ctx.Done():
 	}
 	return false
+}
+
+// cleanUp takes the time in which a kubelet unmounts volumes. The Pod is there
+// meanwhile, Succeeded or Failed by its exit code.
+func (c *container) cleanUp(ctx context.Context) {
+	timer := time.NewTimer(cleanUpTime)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.gone:
+	case <-ctx.Done():
+	}
 }
 
 // untilDeleted keeps a Pod whose process is over until somebody deletes it.

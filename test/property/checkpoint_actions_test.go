@@ -168,7 +168,12 @@ func (s *site) succeed() {
 	s.finish(p, succeeded, corev1.PodSucceeded)
 }
 
+// finish ends a pod's processes. Whoever was told to stop has not succeeded or
+// failed by itself, whatever its exit code.
 func (s *site) finish(p *trainer, how ending, phase corev1.PodPhase) {
+	if p.terminating() {
+		how = gone
+	}
 	s.ends(p, how)
 	s.putPod(p, func(pod *corev1.Pod) {
 		pod.Status.Phase = phase
