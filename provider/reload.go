@@ -83,7 +83,7 @@ func (s *Server) holdDropped(ctx context.Context, next *nodegroup.Catalogue) (le
 		if err != nil {
 			problems = append(problems, fmt.Errorf("node group %s is missing from the new file, and the cloud cannot say whether it is empty: %w", g.ID, err))
 		} else if n := s.instancesOf(states[0]); n > 0 {
-			problems = append(problems, fmt.Errorf("node group %s is missing from the new file and has %d instances: write retired: true until it is empty", g.ID, n))
+			problems = append(problems, fmt.Errorf("node group %s is missing from the new file and has %d instances: %s", g.ID, n, toKeep(g.Group, next)))
 		}
 	}
 	if len(problems) > 0 {
@@ -91,6 +91,16 @@ func (s *Server) holdDropped(ctx context.Context, next *nodegroup.Catalogue) (le
 		return nil, errors.Join(problems...)
 	}
 	return leave, nil
+}
+
+// toKeep says what to write in the new file so that a group's instances stay known.
+func toKeep(g *nodegroup.Group, next *nodegroup.Catalogue) string {
+	for _, other := range next.All() {
+		if g.AutoScalingGroup != "" && other.AutoScalingGroup == g.AutoScalingGroup {
+			return fmt.Sprintf("its Auto Scaling group %s is node group %s there; keep the id %s", g.AutoScalingGroup, other.ID, g.ID)
+		}
+	}
+	return "write retired: true until it is empty"
 }
 
 // instancesOf counts what a group has, by the snapshot where the cloud cannot serve it.

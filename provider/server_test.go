@@ -373,6 +373,12 @@ func TestReloadIsWholeOrNothing(t *testing.T) {
 	}
 	err := s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups = c.NodeGroups[:1] }))
 	require.ErrorContains(t, err, "node group opts is missing from the new file and has 1 instances: write retired: true until it is empty")
+	renamed := func(id string) *nodegroup.Catalogue {
+		return changed(func(c *config.Config) { c.NodeGroups[1].ID, c.NodeGroups[1].AutoScalingGroup = id, "gpu-opts" })
+	}
+	require.NoError(t, s.Reload(context.Background(), renamed("opts")))
+	require.ErrorContains(t, s.Reload(context.Background(), renamed("other")),
+		"node group opts is missing from the new file and has 1 instances: its Auto Scaling group gpu-opts is node group other there; keep the id opts")
 	s.TookFile(err)
 	report, _ := s.Report()
 	require.Contains(t, report.ReloadError, "node group opts is missing")
