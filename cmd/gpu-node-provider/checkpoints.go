@@ -32,6 +32,7 @@ type checkpoints struct {
 type cloudView interface {
 	place(instance string) (guard.Place, bool)
 	groupRead(group string) (time.Time, bool)
+	complete() <-chan struct{}
 }
 
 // newCheckpoints prepares the parts. cloud is asked only while they run.
@@ -54,7 +55,7 @@ func newCheckpoints(c *config.Config, k *kube, embedded *embeddedRedis, cloud cl
 		Policy: func() checkpoint.Policy { return p.guardPolicy().Policy },
 	}
 	p.guard = &guard.Guard{
-		Assessor: p.assessor, View: k.seen, Record: p.record, Asker: store, Policy: p.guardPolicy, Place: cloud.place, Read: cloud.groupRead, GroupLabel: nodegroup.Label,
+		Assessor: p.assessor, View: k.seen, Record: p.record, Asker: store, Policy: p.guardPolicy, Place: cloud.place, Complete: cloud.complete(), Read: cloud.groupRead, GroupLabel: nodegroup.Label,
 		Log: log, Now: time.Now, Metrics: guard.NewMetrics(r),
 	}
 	return p, nil

@@ -49,15 +49,26 @@ func (p *process) takeOffice() error {
 	return nil
 }
 
-// place finds an instance in the snapshot in force, which a replica that stands by has not.
+// place finds an instance in the snapshot in force, which a replica that stands by has
+// not. Before there is one, Nodes tell by their label whose they are.
 func (p *process) place(instance string) (guard.Place, bool) {
 	o := p.office.Load()
 	if o == nil {
 		return guard.Place{}, false
 	}
+	if !o.server.Started() {
+		if node, ok := p.kube.view().Node(instance); ok {
+			group := node.Labels[nodegroup.Label]
+			return guard.Place{Group: group}, group != ""
+		}
+		return guard.Place{}, false
+	}
 	place, ok := o.server.Place(instance)
 	return guard.Place(place), ok
 }
+
+// complete is closed once place finds every instance.
+func (p *process) complete() <-chan struct{} { return p.snapshot }
 
 // groupRead is when a group was last read, which a replica that stands by does not do.
 func (p *process) groupRead(group string) (time.Time, bool) {
@@ -86,6 +97,10 @@ func (p *process) start(ctx context.Context) error {
 	if err := p.standBy(ctx); err != nil {
 		return err
 	}
+	if err := p.retry(ctx, "record of training pods not read", p.holding.load); err != nil {
+		return err
+	}
+	close(p.recorded)
 	if err := p.firstSnapshot(ctx); err != nil {
 		return err
 	}
@@ -120,14 +135,26 @@ func (p *process) standBy(ctx context.Context) error {
 
 func (p *process) firstSnapshot(ctx context.Context) error {
 	o := p.office.Load()
-	return wait.PollUntilContextCancel(ctx, startRetry, true, func(ctx context.Context) (bool, error) {
-		err := errors.Join(p.begin(ctx, o), p.holding.load(ctx))
+	return p.retry(ctx, "first snapshot failed", func(ctx context.Context) error {
+		err := p.begin(ctx, o)
 		if errors.Is(err, cloud.ErrInvalid) || errors.Is(err, cloud.ErrNotFound) {
-			return false, usageError{fmt.Errorf("no first snapshot: %w", err)} // no time will help
+			return usageError{fmt.Errorf("no first snapshot: %w", err)} // no time will help
+		}
+		return err
+	})
+}
+
+// retry repeats what has to succeed before the port opens, until it does or is not
+// worth another try.
+func (p *process) retry(ctx context.Context, failure string, do func(context.Context) error) error {
+	return wait.PollUntilContextCancel(ctx, startRetry, true, func(ctx context.Context) (bool, error) {
+		err := do(ctx)
+		if usage := (usageError{}); errors.As(err, &usage) {
+			return false, err
 		}
 		if err != nil {
 			p.trouble.Store(new(err.Error()))
-			p.log.Warn("first snapshot failed, trying again", zap.Error(err))
+			p.log.Warn(failure+", trying again", zap.Error(err))
 		}
 		return err == nil, nil
 	})

@@ -65,6 +65,7 @@ type process struct {
 	holding  *checkpoints
 	election *election
 	synced   chan struct{} // closed once the cluster has been read
+	recorded chan struct{} // closed once the record of training pods has been read, by the leader
 	snapshot chan struct{} // closed once there is a snapshot
 	started  chan struct{} // closed once every node has been looked at, and the port is open
 	stopping atomic.Bool
@@ -76,7 +77,7 @@ type process struct {
 
 // serve runs until ctx is done or a part fails.
 func serve(ctx context.Context, o serveOptions) error {
-	p := &process{serveOptions: o, registry: prometheus.NewRegistry(), synced: make(chan struct{}), snapshot: make(chan struct{}), started: make(chan struct{})}
+	p := &process{serveOptions: o, registry: prometheus.NewRegistry(), synced: make(chan struct{}), recorded: make(chan struct{}), snapshot: make(chan struct{}), started: make(chan struct{})}
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	defer p.close()
 	if err := p.build(); err != nil {
@@ -154,7 +155,7 @@ func (p *process) run(ctx context.Context) error {
 	add(p.kube.run)
 	add(p.tls.run)
 	add(p.election.run)
-	add(once(p.snapshot, p.holding.run))
+	add(once(p.recorded, p.holding.run)) // pods come and go also while the cloud cannot be read
 	add(p.onceStarted(func(ctx context.Context) error { return p.office.Load().cloud.run(ctx) }))
 	add(p.onceStarted(func(ctx context.Context) error { return p.office.Load().server.Run(ctx) }))
 	add(p.onceStarted(p.announce))

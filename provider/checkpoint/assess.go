@@ -43,6 +43,13 @@ func PodOf(pod *corev1.Pod, node *corev1.Node) Pod {
 	return Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID), Slot: SlotOf(pod), Facts: FactsOf(pod, node)}
 }
 
+// On are the Pods in memory that are on a Node and train, or are in its record.
+func (a *Assessor) On(node string, recorded []Pod) []*corev1.Pod {
+	return a.View.PodsOn(node, func(uid types.UID, of labels.Labels) bool {
+		return a.Selector.Matches(of) || slices.ContainsFunc(recorded, func(p Pod) bool { return p.UID == string(uid) })
+	})
+}
+
 // Merge is what an instance holds: the training pods that are there, and those
 // in the record that are not there any more, in an order that does not change by itself.
 func (a *Assessor) Merge(recorded []Pod, there []*corev1.Pod, node *corev1.Node) []Pod {
@@ -68,18 +75,15 @@ func (a *Assessor) Merge(recorded []Pod, there []*corev1.Pod, node *corev1.Node)
 // it, if it has something.
 func (a *Assessor) present(pod *corev1.Pod, node *corev1.Node, before Pod) Pod {
 	entry := PodOf(pod, node)
-	entry.Released = before.Released
-	if entry.Stage == Waiting && before.Stage != "" && before.Stage != Waiting {
-		// It has run: a kubelet that rejects it after a restart wipes its statuses.
-		entry.Started = before.Started
-		switch {
-		case pod.Status.Phase == corev1.PodFailed:
-			entry.Stage = Failed
-		case pod.DeletionTimestamp != nil:
-			entry.Stage = Terminating
-		default:
-			entry.Stage = Running
-		}
+	entry.There, entry.Released = true, before.Released
+	entry.StuckSince = a.stuckSince(entry.Facts, before.Facts)
+	told := before.Stage == Terminating || before.Stage == Gone
+	ran := before.Stage != "" && before.Stage != Waiting
+	switch {
+	case entry.Stage == Succeeded && told: // the object says so no more: a finalizer keeps it
+		entry.Stage, entry.TerminatingSince, entry.Ended = Gone, before.TerminatingSince, before.Ended
+	case entry.Stage == Waiting && ran: // a kubelet that rejects it after a restart wipes its statuses
+		entry.Started, entry.Stage = before.Started, phaseOf(pod)
 	}
 	if (entry.Stage == Failed || entry.Stage == Gone) && entry.Ended.IsZero() {
 		if entry.Ended = before.Ended; entry.Ended.IsZero() {
@@ -89,8 +93,40 @@ func (a *Assessor) present(pod *corev1.Pod, node *corev1.Node, before Pod) Pod {
 	return entry
 }
 
+// phaseOf is the stage of a pod that has run, whatever its statuses say.
+func phaseOf(pod *corev1.Pod) Stage {
+	switch {
+	case pod.Status.Phase == corev1.PodFailed:
+		return Failed
+	case pod.DeletionTimestamp != nil:
+		return Terminating
+	default:
+		return Running
+	}
+}
+
+// steadyAfter is how long a container has to run until it is not taken for one that
+// crashes again and again: a kubelet's own measure (its back-off is reset then).
+// Where pods are abandoned sooner, half of that time.
+const steadyAfter = 10 * time.Minute
+
+// stuckSince is since when a pod's containers have not run for long.
+func (a *Assessor) stuckSince(now, before Facts) time.Time {
+	switch {
+	case now.Stage != Running:
+		return time.Time{}
+	case now.UpSince.IsZero() && before.StuckSince.IsZero():
+		return a.Now()
+	case !now.UpSince.IsZero() && a.Now().Sub(now.UpSince) >= min(steadyAfter, a.Policy().AbandonAfter/2):
+		return time.Time{}
+	default:
+		return before.StuckSince
+	}
+}
+
 // missing notes that a recorded pod is no more.
 func (a *Assessor) missing(p Pod) Pod {
+	p.There = false
 	switch p.Stage {
 	case Running:
 		p.Stage, p.Ended = Vanished, a.Now()
@@ -99,7 +135,7 @@ func (a *Assessor) missing(p Pod) Pod {
 	case Failed: // its end is known
 		p.Stage = Vanished
 	}
-	p.NodeNotReadySince = time.Time{} // it is the pod that is gone now
+	p.NodeNotReadySince, p.StuckSince = time.Time{}, time.Time{} // it is the pod that is gone now
 	return p
 }
 

@@ -37,8 +37,15 @@ func FactsOf(pod *corev1.Pod, node *corev1.Node) Facts {
 	if pod.DeletionTimestamp != nil {
 		f.Grace, f.TerminatingSince = graceOf(pod), terminatingSince(pod)
 	}
-	if f.Stage == Failed || f.Stage == Gone {
+	switch f.Stage {
+	case Running:
+		f.UpSince = upSince(pod)
+	case Failed:
 		f.Ended = finished(pod)
+	case Gone:
+		if f.Ended = finished(pod); !f.Ended.IsZero() && f.Ended.Before(f.TerminatingSince) { // the node's clock is behind
+			f.Ended = f.TerminatingSince
+		}
 	}
 	if node != nil {
 		f.NodeNotReadySince = notReadySince(node)
@@ -49,13 +56,13 @@ func FactsOf(pod *corev1.Pod, node *corev1.Node) Facts {
 func stageOf(pod *corev1.Pod) Stage {
 	succeeded, failed := pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed
 	switch {
-	case succeeded && !stopped(pod):
+	case succeeded && !deleted(pod) && completed(pod):
 		return Succeeded
 	case !succeeded && !everStarted(pod):
 		return Waiting
-	case succeeded, failed && stopped(pod):
+	case (succeeded || failed) && deleted(pod):
 		return Gone
-	case failed:
+	case succeeded, failed:
 		return Failed
 	case pod.DeletionTimestamp != nil:
 		return Terminating
@@ -64,20 +71,63 @@ func stageOf(pod *corev1.Pod) Stage {
 	}
 }
 
-// stopped says whether a Pod's processes ended because its deletion had been asked
-// for. A trainer that ends with code 0 when it gets SIGTERM has not succeeded, and
-// may have saved nothing; since 1.27 a kubelet calls it Succeeded all the same, a
-// moment before the object goes (KEP-3329). Times of the kubelet and of the API
-// server are compared, so one that ended within the skew before counts as stopped.
-func stopped(pod *corev1.Pod) bool {
+// deleted says whether the processes of a Pod that is over ended because its
+// deletion had been asked for. A trainer that ends with code 0 when it gets SIGTERM
+// has not succeeded, and may have saved nothing; since 1.27 a kubelet calls it
+// Succeeded all the same, before the object goes (KEP-3329).
+func deleted(pod *corev1.Pod) bool {
 	if pod.DeletionTimestamp == nil {
 		return false
 	}
+	if graceOf(pod) > 0 {
+		return true // one that is over when it is deleted gets no grace (registry/core/pod/strategy.go, CheckGracefulDelete)
+	}
+	// Who still holds the object, a finalizer, tells nothing. The times are those of a
+	// kubelet and of the API server.
 	end := finished(pod)
 	if end.IsZero() { // of a failed one, when it is first seen to be is known
 		return pod.Status.Phase == corev1.PodSucceeded
 	}
 	return !end.Before(terminatingSince(pod).Add(-skew))
+}
+
+// completed says whether a Pod that is called Succeeded has ended by itself. A
+// kubelet that evicts a Pod, or shuts its node down, deletes nothing, and goes by the
+// exit codes too (kubernetes issues 118310, 120182).
+func completed(pod *corev1.Pod) bool {
+	if pod.Spec.RestartPolicy == corev1.RestartPolicyAlways { // such a Pod has no end of its own
+		return false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
+			return false
+		}
+	}
+	for _, s := range pod.Status.ContainerStatuses {
+		if t := s.State.Terminated; t != nil && t.Reason != "" && t.Reason != "Completed" {
+			return false
+		}
+	}
+	return true
+}
+
+// upSince is since when a container of a Pod has been running, of all but the init
+// containers, native sidecars among them; zero when none does.
+func upSince(pod *corev1.Pod) time.Time {
+	var first time.Time
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.State.Running == nil {
+			continue
+		}
+		since := s.State.Running.StartedAt.Time
+		if since.IsZero() {
+			since = time.Unix(0, 0) // whoever does not say runs it for long enough
+		}
+		if first.IsZero() || since.Before(first) {
+			first = since
+		}
+	}
+	return first
 }
 
 // terminatingSince is when a Pod's deletion was asked for, of one for which it was.

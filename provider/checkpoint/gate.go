@@ -70,6 +70,9 @@ func (a *Assessor) liveOn(ctx context.Context, i Instance) ([]Pod, error) {
 	}
 	if len(names) == 0 { // a Node that is not known may be there, and who is not reached cannot say no
 		names[i.ID] = true
+		if err := a.nameless(i.ID); err != nil {
+			return nil, err
+		}
 	}
 	var there []*corev1.Pod
 	for name := range names {
@@ -82,6 +85,23 @@ func (a *Assessor) liveOn(ctx context.Context, i Instance) ([]Pod, error) {
 		}
 	}
 	return a.Merge(recorded.Pods, there, node), nil
+}
+
+// nameless fails while somebody trains on a Node that does not say which instance it
+// is: it may be this one.
+func (a *Assessor) nameless(instance string) error {
+	for _, node := range a.View.Nodes() {
+		if node.Spec.ProviderID != "" {
+			continue
+		}
+		for _, p := range a.Merge(nil, a.On(node.Name, nil), node) {
+			if p.Stage != Waiting && p.Stage != Succeeded {
+				return fmt.Errorf("no Node is known for instance %s, and Node %s, where pod %s trains, has no spec.providerID: it may be that one; see to the cloud controller manager",
+					instance, node.Name, p.ID())
+			}
+		}
+	}
+	return nil
 }
 
 // Blocking says which pods hold an instance, in one short line; empty when all are clear.

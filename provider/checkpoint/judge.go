@@ -32,8 +32,8 @@ const (
 	Terminating Stage = "terminating" // deleted, and its processes may still save
 	Gone        Stage = "gone"        // its processes, or the object, are gone after a termination
 	Succeeded   Stage = "succeeded"   // by itself, not when it was told to stop
-	Failed      Stage = "failed"
-	Vanished    Stage = "vanished" // the object is gone without a termination that we saw
+	Failed      Stage = "failed"      // or was stopped by its kubelet, whatever its exit code
+	Vanished    Stage = "vanished"    // the object is gone without a termination that we saw
 )
 
 // Facts are what is known of a training pod that is or was on an instance.
@@ -47,6 +47,11 @@ type Facts struct {
 	Grace            time.Duration `json:"grace,omitempty"`
 	// Ended is when it failed, vanished, or was gone.
 	Ended time.Time `json:"ended,omitzero"`
+	// UpSince is since when a container of a running pod runs; zero when none does.
+	UpSince time.Time `json:"-"`
+	// StuckSince is since when its containers have not run for long, though it is not
+	// over: they crash again and again, or cannot start. Zero while they run.
+	StuckSince time.Time `json:"stuckSince,omitzero"`
 	// NodeNotReadySince is zero while its node is Ready.
 	NodeNotReadySince time.Time `json:"nodeNotReadySince,omitzero"`
 }
@@ -77,14 +82,14 @@ func Judge(now time.Time, policy Policy, pod Facts, request *Request, ack *Ack) 
 		case !pod.NodeNotReadySince.IsZero():
 			return notReady(now, policy, pod, saved, problem)
 		case pod.Stage == Running:
-			return running(now, policy, saved, problem)
+			return running(now, policy, pod, saved, problem)
 		default:
 			return terminating(now, policy, pod, saved, problem)
 		}
 	case Gone:
 		return cannotSave(now, policy, pod.Ended, saved, pod.TerminatingSince.Add(-policy.MaxAge), problem, "it is gone")
 	case Failed:
-		return cannotSave(now, policy, pod.Ended, saved, pod.Ended.Add(-policy.MaxAge), problem, "it has failed")
+		return cannotSave(now, policy, pod.Ended, saved, pod.Ended.Add(-policy.MaxAge), problem, "it has failed or was stopped")
 	case Vanished:
 		return cannotSave(now, policy, pod.Ended, saved, pod.Ended.Add(-policy.MaxAge), problem, "it vanished")
 	default: // a record of a later version: nothing is let go on a guess
@@ -131,15 +136,16 @@ func ofTheFuture(now time.Time, ack Ack, request *Request) bool {
 	return tooEarly(now, ack.SavedAt) && !answers(ack, request)
 }
 
-func running(now time.Time, policy Policy, saved time.Time, problem string) Verdict {
-	switch {
-	case saved.IsZero():
-		return Verdict{Reason: problem}
-	case saved.Before(now.Add(-policy.MaxAge - skew)):
-		return Verdict{Reason: fmt.Sprintf("its last acknowledgement is %s old, at most %s counts", age(now, saved), policy.MaxAge)}
-	default:
+func running(now time.Time, policy Policy, pod Facts, saved time.Time, problem string) Verdict {
+	if !saved.IsZero() && saved.Before(now.Add(-policy.MaxAge-skew)) {
+		problem = fmt.Sprintf("its last acknowledgement is %s old, at most %s counts", age(now, saved), policy.MaxAge)
+	} else if !saved.IsZero() {
 		return Verdict{Clear: true, Reason: "it acknowledged " + age(now, saved) + " ago"}
 	}
+	if !pod.StuckSince.IsZero() {
+		return abandon(now, policy, pod.StuckSince, "its containers do not run for long: "+problem)
+	}
+	return Verdict{Reason: problem}
 }
 
 func terminating(now time.Time, policy Policy, pod Facts, saved time.Time, problem string) Verdict {

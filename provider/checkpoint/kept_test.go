@@ -19,7 +19,7 @@ import (
 func TestAPodInMemorySaysWhatTheWholePodSays(t *testing.T) {
 	at := func(minute int) metav1.Time { return metav1.NewTime(time.Date(2026, 1, 1, 12, minute, 0, 0, time.UTC)) }
 	ran := func(minute int) corev1.ContainerState {
-		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: at(minute), ExitCode: 1}}
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: at(minute), ExitCode: 0, Reason: "Completed"}}
 	}
 	runs := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(1)}}
 	waits := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
@@ -58,6 +58,20 @@ func TestAPodInMemorySaysWhatTheWholePodSays(t *testing.T) {
 		"has succeeded": func(p *corev1.Pod) {
 			p.Status.Phase, p.Status.ContainerStatuses = corev1.PodSucceeded, statuses(ran(5))
 		},
+		"was evicted by the kubelet, and ended with 0": func(p *corev1.Pod) {
+			alwaysRestarted(p)
+			p.Status.Phase, p.Status.ContainerStatuses = corev1.PodSucceeded, statuses(ran(5))
+		},
+		"was shut down with its node, and ended with 0": func(p *corev1.Pod) {
+			disrupted(p)
+			p.Status.Phase, p.Status.ContainerStatuses = corev1.PodSucceeded, statuses(ran(5))
+		},
+		"runs again": func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(7)}}, RestartCount: 3}, {State: runs}}
+		},
+		"does not say since when it runs": func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = statuses(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+		},
 		"was told to stop, and ended with 0": func(p *corev1.Pod) {
 			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &start, new(int64(30))
 			p.Status.Phase, p.Status.ContainerStatuses = corev1.PodSucceeded, statuses(ran(5))
@@ -82,7 +96,7 @@ func TestAPodInMemorySaysWhatTheWholePodSays(t *testing.T) {
 			view, memory := cluster.NewMemory(fake.NewClientset(), &record.FakeRecorder{})
 			require.NoError(t, memory.Put(pod))
 			require.NoError(t, memory.Put(node))
-			all := view.PodsOn("n")
+			all := view.PodsOn("n", nil)
 			require.Len(t, all, 1)
 			kept, ok := view.Node("aws:///a/i-1")
 			require.True(t, ok)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -28,6 +29,8 @@ type Pod struct {
 	// Slot is the place with its controller, see SlotOf.
 	Slot string `json:"slot,omitempty"`
 	Facts
+	// There is true while its object is.
+	There bool `json:"-"`
 	// Released is set when a person has said that what it has not saved may be lost.
 	Released string `json:"released,omitempty"` // by whom
 }
@@ -149,25 +152,31 @@ func (r *Record) Machines() []Machine {
 	return all
 }
 
-// Put replaces the record of an instance; one without pods is removed. What has
-// not changed is not written. After an error it is in memory all the same, so
-// that nothing goes meanwhile, and the next Put writes it.
-func (r *Record) Put(ctx context.Context, m Machine) error {
-	m.V = recordVersion
+// Put replaces the records of instances; one without pods is removed. What has not
+// changed is not written, and each ConfigMap once at most. After an error all is in
+// memory, so that nothing goes meanwhile, and the next Put writes it.
+func (r *Record) Put(ctx context.Context, machines ...Machine) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	m = r.withOthers(m)
-	text, err := json.Marshal(m)
-	if err != nil {
-		return fmt.Errorf("record of %s: %w", m.Instance, err)
+	updates := map[string]*update{} // by name of the ConfigMap
+	for _, m := range machines {
+		m.V = recordVersion
+		m = r.withOthers(m)
+		text, err := json.Marshal(m)
+		if err != nil {
+			return fmt.Errorf("record of %s: %w", m.Instance, err)
+		}
+		if !r.keep(m, string(text)) {
+			r.updateFor(m, len(text), updates).set(m, string(text))
+		}
 	}
-	if r.keep(m, string(text)) {
-		return nil
+	var problems []error
+	for _, name := range slices.Sorted(maps.Keys(updates)) {
+		if err := r.write(ctx, updates[name]); err != nil {
+			problems = append(problems, fmt.Errorf("writing the record of training pods on %s: %w", updates[name].names(), err))
+		}
 	}
-	if err := r.write(ctx, m, string(text)); err != nil {
-		return fmt.Errorf("writing the record of training pods on %s: %w", m.Instance, err)
-	}
-	return nil
+	return errors.Join(problems...)
 }
 
 // withOthers adds to an entry the pods that came in while it was being made: a
@@ -206,28 +215,89 @@ func (r *Record) keep(m Machine, text string) (written bool) {
 	return there && r.shards[name].Data[keyOf(m.Instance)] == text
 }
 
-// write puts an entry into its shard, in the API first.
-func (r *Record) write(ctx context.Context, m Machine, text string) error {
+// update is a ConfigMap as it is to be.
+type update struct {
+	shard    *corev1.ConfigMap
+	isNew    bool
+	size     int
+	machines []Machine // that change
+}
+
+func (u *update) set(m Machine, text string) {
+	key := keyOf(m.Instance)
+	if old, ok := u.shard.Data[key]; ok {
+		u.size -= len(key) + len(old)
+		delete(u.shard.Data, key)
+	}
+	if len(m.Pods) > 0 {
+		u.shard.Data[key] = text
+		u.size += len(key) + len(text)
+	}
+	u.machines = append(u.machines, m)
+}
+
+func (u *update) changes(instance string) bool {
+	return slices.ContainsFunc(u.machines, func(m Machine) bool { return m.Instance == instance })
+}
+
+// names are the instances, for people.
+func (u *update) names() string {
+	if more := len(u.machines) - 1; more > 0 {
+		return fmt.Sprintf("%s and %d more", u.machines[0].Instance, more)
+	}
+	return u.machines[0].Instance
+}
+
+// updateFor is that of the ConfigMap that has the instance, or has room for it.
+func (r *Record) updateFor(m Machine, size int, updates map[string]*update) *update {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if name, ok := r.shardOf[m.Instance]; ok {
+		return r.updateOf(name, m.Group, updates)
+	}
+	for n := 0; ; n++ {
+		u := r.updateOf(shardName(m.Group, n), m.Group, updates)
+		if u.shard.Labels[RecordLabel] == m.Group && (len(u.shard.Data) == 0 || u.size+size < shardSize) {
+			return u
+		}
+	}
+}
+
+// updateOf begins an update of a ConfigMap, or goes on with it. One that comes to
+// nothing is left out.
+func (r *Record) updateOf(name, group string, updates map[string]*update) *update {
+	if u, begun := updates[name]; begun {
+		return u
+	}
+	u := &update{shard: &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: r.namespace, Labels: map[string]string{RecordLabel: group}},
+	}, isNew: true}
+	if known, ok := r.shards[name]; ok {
+		u = &update{shard: known.DeepCopy(), size: sizeOf(known)}
+	}
+	if u.shard.Data == nil {
+		u.shard.Data = map[string]string{}
+	}
+	updates[name] = u
+	return u
+}
+
+// write carries an update out, in the API first.
+func (r *Record) write(ctx context.Context, u *update) error {
+	if len(u.machines) == 0 { // it had no room
+		return nil
+	}
 	configMaps := r.client.CoreV1().ConfigMaps(r.namespace)
-	shard, isNew := r.shardFor(m, len(text))
-	if shard.Data == nil {
-		shard.Data = map[string]string{}
-	}
-	if len(m.Pods) == 0 {
-		delete(shard.Data, keyOf(m.Instance))
-	} else {
-		shard.Data[keyOf(m.Instance)] = text
-	}
 	var written *corev1.ConfigMap
 	var err error
-	if isNew {
-		written, err = configMaps.Create(ctx, shard, metav1.CreateOptions{})
+	if u.isNew {
+		written, err = configMaps.Create(ctx, u.shard, metav1.CreateOptions{})
 	} else {
-		written, err = configMaps.Update(ctx, shard, metav1.UpdateOptions{})
+		written, err = configMaps.Update(ctx, u.shard, metav1.UpdateOptions{})
 	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 		// Another leader, or a person, was here: who writes next must know of it.
-		r.forgetShard(shard.Name, m.Instance)
+		r.forgetShard(u)
 		return fmt.Errorf("%w; it is read again", err)
 	}
 	if err != nil {
@@ -239,40 +309,21 @@ func (r *Record) write(ctx context.Context, m Machine, text string) error {
 		written.Data = map[string]string{}
 	}
 	r.shards[written.Name] = written
-	if len(m.Pods) == 0 {
-		delete(r.shardOf, m.Instance)
-	} else {
-		r.shardOf[m.Instance] = written.Name
+	for _, m := range u.machines {
+		if len(m.Pods) == 0 {
+			delete(r.shardOf, m.Instance)
+		} else {
+			r.shardOf[m.Instance] = written.Name
+		}
 	}
 	return nil
 }
 
-// shardFor is a copy of the ConfigMap that has the instance, or has room for it.
-func (r *Record) shardFor(m Machine, size int) (shard *corev1.ConfigMap, isNew bool) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if name, ok := r.shardOf[m.Instance]; ok {
-		return r.shards[name].DeepCopy(), false
-	}
-	for n := 0; ; n++ {
-		name := shardName(m.Group, n)
-		known, ok := r.shards[name]
-		if !ok {
-			return &corev1.ConfigMap{
-				ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: r.namespace, Labels: map[string]string{RecordLabel: m.Group}},
-				Data:       map[string]string{},
-			}, true
-		}
-		if known.Labels[RecordLabel] == m.Group && sizeOf(known)+size < shardSize {
-			return known.DeepCopy(), false
-		}
-	}
-}
-
 // forgetShard reads the ConfigMap anew, for the next write. What is in memory
 // stays, for what is forgotten could let an instance go, and what somebody else has
-// written comes in. The write that failed was for one instance.
-func (r *Record) forgetShard(name, instance string) {
+// written comes in. The update is the one that failed.
+func (r *Record) forgetShard(u *update) {
+	name := u.shard.Name
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	fresh, err := r.client.CoreV1().ConfigMaps(r.namespace).Get(ctx, name, metav1.GetOptions{})
@@ -288,7 +339,7 @@ func (r *Record) forgetShard(name, instance string) {
 			}
 			if m, err := decodeMachine(text); err == nil {
 				r.adopt(m, name)
-				r.others[m.Instance] = m.Instance != instance
+				r.others[m.Instance] = !u.changes(m.Instance)
 			}
 		}
 	case apierrors.IsNotFound(err):

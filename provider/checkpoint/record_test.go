@@ -68,6 +68,30 @@ func TestRecordIsWrittenOnlyWhenItChanges(t *testing.T) {
 	require.Equal(t, 1, writes(client), "nor after a restart")
 }
 
+// TestRecordOfManyIsWrittenAtOnce: forty trainings begin together when a queue
+// fills, and each ConfigMap may be half a megabyte.
+func TestRecordOfManyIsWrittenAtOnce(t *testing.T) {
+	client := fake.NewClientset()
+	r := loaded(t, client)
+	var all []Machine
+	for n := range 4000 {
+		all = append(all, machine(fmt.Sprintf("i-%d", n), "a"))
+	}
+	require.NoError(t, r.Put(t.Context(), all...))
+	require.Equal(t, all[7], loaded(t, client).Of("i-7"))
+	require.Len(t, loaded(t, client).Machines(), 4000)
+	list, err := client.CoreV1().ConfigMaps("system").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Greater(t, len(list.Items), 1)
+	require.Equal(t, len(list.Items), writes(client))
+
+	all[7].Pods, all[3999] = nil, machine("i-3999", "a", "b")
+	require.NoError(t, r.Put(t.Context(), all...))
+	require.Equal(t, len(list.Items)+2, writes(client), "nothing has changed in the others")
+	require.Empty(t, loaded(t, client).Of("i-7").Pods)
+	require.Len(t, loaded(t, client).Of("i-3999").Pods, 2)
+}
+
 func TestRecordThatCannotBeWrittenHoldsAllTheSame(t *testing.T) {
 	client := fake.NewClientset()
 	refuse := true

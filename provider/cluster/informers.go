@@ -45,7 +45,7 @@ func podInformer(f informers.SharedInformerFactory) cache.SharedIndexInformer {
 			}
 			for n := range page.Items {
 				if page.Items[n].Spec.NodeName != "" {
-					page.Items[n] = *slimBound(&page.Items[n])
+					page.Items[n] = *boundOf(&page.Items[n]).pod()
 				}
 			}
 			return page, nil

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"unique"
@@ -8,13 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // slim drops what nobody reads, most of an object. It is also given what
 // it has made: client-go transforms the objects of the first reading twice.
 func slim(obj any) (any, error) {
 	switch o := obj.(type) {
-	case *bystander:
+	case *bystander, *bound:
 		return o, nil
 	case *corev1.Node:
 		return slimNode(o), nil
@@ -26,7 +29,7 @@ func slim(obj any) (any, error) {
 		if ofItsNode(o) && len(holders(o)) == 0 {
 			return bystanderOf(o), nil
 		}
-		return slimBound(o), nil
+		return boundOf(o), nil
 	}
 	if accessor, err := meta.Accessor(obj); err == nil {
 		accessor.SetManagedFields(nil)
@@ -90,44 +93,161 @@ func bystanderOf(pod *corev1.Pod) *bystander {
 	return &bystander{Object: nothing, namespace: one(pod.Namespace), name: pod.Name, version: pod.ResourceVersion}
 }
 
-// slimBound leaves of a Pod that has its node what says whose it is, how far it
-// has come, and which devices it holds.
-func slimBound(pod *corev1.Pod) *corev1.Pod {
-	slimmed := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: pod.Name, Namespace: one(pod.Namespace), UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
-			Labels: within(pod.Labels, ""), Annotations: within(pod.Annotations, corev1.MirrorPodAnnotationKey),
-		},
-		Spec:   corev1.PodSpec{NodeName: one(pod.Spec.NodeName), Containers: holders(pod)},
-		Status: corev1.PodStatus{Phase: one(pod.Status.Phase), StartTime: pod.Status.StartTime},
+// bound is a Pod that has its node: whose it is, how far it has come, and which
+// devices it holds. A corev1.Pod of the same would be ten times as large, most of
+// it room for what nobody reads.
+type bound struct {
+	metav1.Object
+
+	namespace, name, version string
+	uid                      types.UID
+	node                     string
+	labels                   pairs
+	mirror                   bool // of a static Pod
+	always                   bool // restarted
+	disrupted                bool // it was decided that it has to go
+	owner                    unique.Handle[owner]
+	devices                  []corev1.ResourceList // of each container that holds some
+	phase                    corev1.PodPhase
+	started                  metav1.Time // zero when it has not
+	deletion                 *deletion
+	runs                     *corev1.ContainerStateRunning // of the container that has been running the longest
+	init, containers         []corev1.ContainerStatus
+}
+
+// owner is a Pod's controller; all zero without one.
+type owner struct {
+	apiVersion, kind, name string
+	uid                    types.UID
+}
+
+// deletion is of a Pod whose deletion has been asked for.
+type deletion struct {
+	timestamp   metav1.Time
+	gracePeriod *int64
+}
+
+func (b *bound) GetNamespace() string       { return b.namespace }
+func (b *bound) GetName() string            { return b.name }
+func (b *bound) GetResourceVersion() string { return b.version }
+
+func boundOf(pod *corev1.Pod) *bound {
+	b := &bound{
+		Object: nothing, namespace: one(pod.Namespace), name: pod.Name, version: pod.ResourceVersion, uid: pod.UID,
+		node: one(pod.Spec.NodeName), labels: pairsOf(pod.Labels), devices: holders(pod), phase: one(pod.Status.Phase),
 	}
-	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
-		slimmed.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: one(owner.APIVersion), Kind: one(owner.Kind), Name: one(owner.Name), UID: one(owner.UID), Controller: &yes,
-		}}
+	_, b.mirror = pod.Annotations[corev1.MirrorPodAnnotationKey]
+	var o owner
+	if controller := metav1.GetControllerOfNoCopy(pod); controller != nil {
+		o = owner{apiVersion: controller.APIVersion, kind: controller.Kind, name: controller.Name, uid: controller.UID}
 	}
-	if runs(pod.Status.ContainerStatuses) {
-		slimmed.Status.ContainerStatuses = running
-	} else {
-		slimmed.Status.InitContainerStatuses, slimmed.Status.ContainerStatuses = slimStatuses(pod.Status.InitContainerStatuses), slimStatuses(pod.Status.ContainerStatuses)
+	b.owner = unique.Make(o)
+	if pod.Status.StartTime != nil {
+		b.started = *pod.Status.StartTime
 	}
-	return slimmed
+	if pod.DeletionTimestamp != nil {
+		b.deletion = &deletion{timestamp: *pod.DeletionTimestamp, gracePeriod: pod.DeletionGracePeriodSeconds}
+	}
+	b.always = pod.Spec.RestartPolicy == corev1.RestartPolicyAlways
+	for _, c := range pod.Status.Conditions {
+		b.disrupted = b.disrupted || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
+	}
+	if b.runs = runs(pod.Status.ContainerStatuses); b.runs == nil {
+		b.init, b.containers = slimStatuses(pod.Status.InitContainerStatuses), slimStatuses(pod.Status.ContainerStatuses)
+	}
+	return b
+}
+
+// pod is the Pod again, less what was dropped. Its statuses and amounts are shared.
+func (b *bound) pod() *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: b.name, Namespace: b.namespace, UID: b.uid, ResourceVersion: b.version, Labels: b.labels.asMap()},
+		Spec:       corev1.PodSpec{NodeName: b.node},
+		Status:     corev1.PodStatus{Phase: b.phase, InitContainerStatuses: b.init, ContainerStatuses: b.containers},
+	}
+	if b.mirror {
+		pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: ""}
+	}
+	if b.always {
+		pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	}
+	if b.disrupted {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}
+	}
+	if b.runs != nil { // it has started, and has no end: what is said of others does not matter
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: b.runs}}}
+	}
+	if o := b.owner.Value(); o != (owner{}) {
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: o.apiVersion, Kind: o.kind, Name: o.name, UID: o.uid, Controller: &yes}}
+	}
+	for _, held := range b.devices {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Resources: corev1.ResourceRequirements{Limits: held, Requests: held}})
+	}
+	if !b.started.IsZero() {
+		pod.Status.StartTime = b.started.DeepCopy()
+	}
+	if b.deletion != nil {
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = b.deletion.timestamp.DeepCopy(), b.deletion.gracePeriod
+	}
+	return pod
+}
+
+// pairs are labels: a key, its value, the next key. A map would be three times as large.
+type pairs []string
+
+func pairsOf(all map[string]string) pairs {
+	if len(all) == 0 {
+		return nil
+	}
+	list := make(pairs, 0, 2*len(all))
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, one(key), one(all[key]))
+	}
+	return list
+}
+
+func (p pairs) asMap() map[string]string {
+	if len(p) == 0 {
+		return nil
+	}
+	all := make(map[string]string, len(p)/2)
+	for pair := range slices.Chunk(p, 2) {
+		all[pair[0]] = pair[1]
+	}
+	return all
+}
+
+// Lookup, Get and Has are what selectors ask for.
+func (p pairs) Lookup(key string) (value string, exists bool) {
+	for pair := range slices.Chunk(p, 2) {
+		if pair[0] == key {
+			return pair[1], true
+		}
+	}
+	return "", false
+}
+
+func (p pairs) Get(key string) string {
+	value, _ := p.Lookup(key)
+	return value
+}
+
+func (p pairs) Has(key string) bool {
+	_, exists := p.Lookup(key)
+	return exists
 }
 
 var yes = true
 
-// running are the statuses of all Pods of which a container runs: they have
-// started, and have no end. That is all that is asked of them.
-var running = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
-
-func runs(all []corev1.ContainerStatus) bool {
+// runs finds the container that has been running the longest.
+func runs(all []corev1.ContainerStatus) *corev1.ContainerStateRunning {
+	var first *corev1.ContainerStateRunning
 	for _, s := range all {
-		if s.State.Running != nil {
-			return true
+		if r := s.State.Running; r != nil && (first == nil || r.StartedAt.Before(&first.StartedAt)) {
+			first = r
 		}
 	}
-	return false
+	return first
 }
 
 func slimStatuses(all []corev1.ContainerStatus) []corev1.ContainerStatus {
@@ -138,13 +258,13 @@ func slimStatuses(all []corev1.ContainerStatus) []corev1.ContainerStatus {
 	return slim
 }
 
-// holders are the containers that hold devices. Extended resources are requested
-// as they are limited.
-func holders(pod *corev1.Pod) []corev1.Container {
-	var all []corev1.Container
+// holders are the devices of each container that holds some. Extended resources
+// are requested as they are limited.
+func holders(pod *corev1.Pod) []corev1.ResourceList {
+	var all []corev1.ResourceList
 	for _, c := range pod.Spec.Containers {
 		if held := devices(c.Resources.Limits); held != nil {
-			all = append(all, corev1.Container{Name: one(c.Name), Resources: corev1.ResourceRequirements{Limits: held, Requests: held}})
+			all = append(all, held)
 		}
 	}
 	return all

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// slimmed is what is known of a Node or Pod.
 func slimmed[T any](t *testing.T, obj T) T {
 	t.Helper()
 	once, err := slim(obj)
@@ -18,6 +19,9 @@ func slimmed[T any](t *testing.T, obj T) T {
 	twice, err := slim(once)
 	require.NoError(t, err)
 	require.Equal(t, once, twice, "client-go may do it again")
+	if b, ok := once.(*bound); ok {
+		once = b.pod()
+	}
 	kept, ok := once.(T)
 	require.True(t, ok, "%T", once)
 	return kept
@@ -70,7 +74,7 @@ func owned(by string) func(*corev1.Pod) {
 	}
 }
 
-func bound(p *corev1.Pod) { p.Spec.NodeName = "n" }
+func placed(p *corev1.Pod) { p.Spec.NodeName = "n" }
 
 // holds has a pod's second container hold a GPU, whose request the API server fills in.
 func holds(p *corev1.Pod) {
@@ -80,7 +84,7 @@ func holds(p *corev1.Pod) {
 
 func TestOfABoundPodWhatIsReadIsKept(t *testing.T) {
 	since, device := metav1.NewTime(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)), corev1.ResourceList{gpu: resource.MustParse("1")}
-	kept := slimmed(t, pod("trains", bound, holds, owned("Job"), func(p *corev1.Pod) {
+	kept := slimmed(t, pod("trains", placed, holds, owned("Job"), func(p *corev1.Pod) {
 		p.ResourceVersion, p.DeletionTimestamp, p.DeletionGracePeriodSeconds, p.GenerateName = "7", &since, new(int64(30)), "trains-"
 		p.Labels, p.Annotations = map[string]string{"batch.kubernetes.io/job-completion-index": "3"}, map[string]string{"kubectl.kubernetes.io/restartedAt": "x"}
 		p.Spec.Volumes = []corev1.Volume{{Name: "data"}}
@@ -95,9 +99,9 @@ func TestOfABoundPodWhatIsReadIsKept(t *testing.T) {
 			Labels:          map[string]string{"batch.kubernetes.io/job-completion-index": "3"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "o", UID: "o-1", Controller: new(true)}},
 		},
-		Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "trainer", Resources: corev1.ResourceRequirements{Limits: device, Requests: device}}}},
+		Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: device, Requests: device}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &since, ContainerStatuses: []corev1.ContainerStatus{
-			{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+			{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: since}}},
 		}},
 	}, kept)
 }
@@ -107,7 +111,7 @@ func TestOfABoundPodWhatIsReadIsKept(t *testing.T) {
 func TestEndsAreKept(t *testing.T) {
 	at := metav1.NewTime(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
 	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: at}}
-	kept := slimmed(t, pod("fails", bound, func(p *corev1.Pod) {
+	kept := slimmed(t, pod("fails", placed, func(p *corev1.Pod) {
 		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "weights", State: ended}}
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{
 			{Name: "a", Image: "a", State: ended}, {Name: "b", LastTerminationState: ended, RestartCount: 2},
@@ -128,13 +132,13 @@ func TestAWaitingPodKeepsItsSpec(t *testing.T) {
 func TestWhoGoesWithItsNodeIsForgotten(t *testing.T) {
 	mirror := func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }
 	client := apiServer(
-		pod("daemon", owned("DaemonSet")), pod("daemon-with-a-device", bound, holds, owned("DaemonSet")),
-		pod("static", bound, mirror), pod("static-with-a-device", bound, holds, mirror), pod("worker", bound, owned("Job")),
+		pod("daemon", owned("DaemonSet")), pod("daemon-with-a-device", placed, holds, owned("DaemonSet")),
+		pod("static", placed, mirror), pod("static-with-a-device", placed, holds, mirror), pod("worker", placed, owned("Job")),
 	)
 	v, _ := follow(t, client)
 	there := func() map[string]bool {
 		names := map[string]bool{}
-		for _, p := range v.PodsOn("n") {
+		for _, p := range v.PodsOn("n", nil) {
 			names[p.Name] = true
 		}
 		return names
@@ -143,7 +147,7 @@ func TestWhoGoesWithItsNodeIsForgotten(t *testing.T) {
 	require.Equal(t, want, there())
 	require.Len(t, v.WaitingPods(), 1)
 
-	stale, err := client.CoreV1().Pods("training").Update(t.Context(), pod("daemon", bound, owned("DaemonSet")), metav1.UpdateOptions{})
+	stale, err := client.CoreV1().Pods("training").Update(t.Context(), pod("daemon", placed, owned("DaemonSet")), metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(v.WaitingPods()) == 0 }, patience, time.Millisecond)
 	require.Equal(t, want, there())
@@ -151,7 +155,7 @@ func TestWhoGoesWithItsNodeIsForgotten(t *testing.T) {
 	require.Eventually(t, func() bool { _, there, _ := v.pods.GetByKey("training/daemon"); return !there }, patience, time.Millisecond)
 	require.Equal(t, want, there())
 	require.Len(t, v.PodsOf(types.UID("o-1")), 2)
-	for _, p := range v.PodsOn("n") {
+	for _, p := range v.PodsOn("n", nil) {
 		if p.Name == "static-with-a-device" {
 			require.Contains(t, p.Annotations, corev1.MirrorPodAnnotationKey, "it is no training pod, whatever its labels")
 		}

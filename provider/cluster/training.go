@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 )
@@ -25,23 +26,53 @@ func (v *View) NodeNamed(name string) (*corev1.Node, bool) {
 	return node, ok
 }
 
-// PodsOn are the Pods that are bound to a Node, as far as is known in memory.
-// Of each only what package cluster keeps is there; they must not be changed.
-func (v *View) PodsOn(node string) []*corev1.Pod {
+// PodsOn are the Pods that are bound to a Node, as far as is known in memory, or
+// those of them that are wanted. Of each only what package cluster keeps is there.
+func (v *View) PodsOn(node string, wanted func(uid types.UID, of labels.Labels) bool) []*corev1.Pod {
+	var all []*corev1.Pod
+	for _, b := range v.boundTo(node) {
+		if wanted == nil || wanted(b.uid, b.labels) {
+			all = append(all, b.pod())
+		}
+	}
+	return all
+}
+
+// DevicesOn is what the Pods on a Node ask for of each device, those less that are over.
+func (v *View) DevicesOn(node string) map[corev1.ResourceName]int64 {
+	used := map[corev1.ResourceName]int64{}
+	for _, b := range v.boundTo(node) {
+		if b.phase == corev1.PodSucceeded || b.phase == corev1.PodFailed {
+			continue
+		}
+		for _, held := range b.devices {
+			for name, amount := range held {
+				used[name] += amount.Value()
+			}
+		}
+	}
+	return used
+}
+
+func (v *View) boundTo(node string) []*bound {
 	found, err := v.pods.ByIndex(byNode, node)
 	if err != nil { // there is such an index
 		return nil
 	}
-	return typed[*corev1.Pod](found)
+	return typed[*bound](found)
 }
 
-// PodsOf are the Pods of a controller, as PodsOn.
+// PodsOf are the bound Pods of a controller, as PodsOn.
 func (v *View) PodsOf(controller types.UID) []*corev1.Pod {
 	found, err := v.pods.ByIndex(byController, string(controller))
 	if err != nil {
 		return nil
 	}
-	return typed[*corev1.Pod](found)
+	all := make([]*corev1.Pod, 0, len(found))
+	for _, b := range typed[*bound](found) {
+		all = append(all, b.pod())
+	}
+	return all
 }
 
 func typed[T any](objects []any) []T {
@@ -76,17 +107,17 @@ func (v *View) LivePod(ctx context.Context, namespace, name string) (*corev1.Pod
 
 // Changes calls back with the name of a Node whenever it, or a Pod on it, has changed.
 func (v *View) Changes(changed func(node string)) error {
-	nodes := func(obj any) {
+	nodeChanged := func(obj any) {
 		if node, ok := final(obj).(*corev1.Node); ok {
 			changed(node.Name)
 		}
 	}
-	pods := func(obj any) {
-		if pod, ok := final(obj).(*corev1.Pod); ok && pod.Spec.NodeName != "" {
-			changed(pod.Spec.NodeName)
+	podChanged := func(obj any) {
+		if pod, ok := final(obj).(*bound); ok {
+			changed(pod.node)
 		}
 	}
-	for informer, tell := range map[cache.SharedIndexInformer]func(any){v.nodeInf: nodes, v.podInf: pods} {
+	for informer, tell := range map[cache.SharedIndexInformer]func(any){v.nodeInf: nodeChanged, v.podInf: podChanged} {
 		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: tell, UpdateFunc: func(_, obj any) { tell(obj) }, DeleteFunc: tell,
 		})

@@ -79,23 +79,20 @@ func New(client kubernetes.Interface, self *corev1.ObjectReference) (*View, erro
 }
 
 func nodeOf(obj any) ([]string, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok || pod.Spec.NodeName == "" {
-		return nil, nil
-	}
-	return []string{pod.Spec.NodeName}, nil
-}
-
-func controllerOf(obj any) ([]string, error) {
-	pod, ok := obj.(*corev1.Pod)
+	pod, ok := obj.(*bound)
 	if !ok {
 		return nil, nil
 	}
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil {
+	return []string{pod.node}, nil
+}
+
+// controllerOf is of bound Pods only: no other has taken anybody's place.
+func controllerOf(obj any) ([]string, error) {
+	pod, ok := obj.(*bound)
+	if !ok || pod.owner.Value() == (owner{}) {
 		return nil, nil
 	}
-	return []string{string(owner.UID)}, nil
+	return []string{string(pod.owner.Value().uid)}, nil
 }
 
 func machine(obj any) ([]string, error) {

@@ -91,7 +91,7 @@ func (g *Guard) urgent(s subject) string {
 // idle says whether a node has been underused for long enough that Cluster
 // Autoscaler would take it if nobody held it.
 func (g *Guard) idle(s subject) bool {
-	if s.node == nil || !s.place.AboveMin || !underused(s.node, s.all) {
+	if s.node == nil || !s.place.AboveMin || !g.mostlyFree(s.node) {
 		delete(g.underused, s.instance)
 		return false
 	}
@@ -103,26 +103,17 @@ func (g *Guard) idle(s subject) bool {
 	return g.Now().Sub(since) >= g.Policy().AskAfter
 }
 
-// underused says whether at most half of a node's devices are asked for:
+// mostlyFree says whether at most half of a node's devices are asked for:
 // Cluster Autoscaler's own threshold, by its flag, is 0.5 for a GPU.
-func underused(node *corev1.Node, pods []*corev1.Pod) bool {
+func (g *Guard) mostlyFree(node *corev1.Node) bool {
 	some := false
+	used := g.View.DevicesOn(node.Name)
 	for name, allocatable := range node.Status.Allocatable {
 		if !strings.Contains(string(name), "/") || allocatable.IsZero() {
 			continue
 		}
 		some = true
-		var used int64
-		for _, pod := range pods {
-			if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-				continue
-			}
-			for _, c := range pod.Spec.Containers {
-				amount := c.Resources.Requests[name]
-				used += amount.Value()
-			}
-		}
-		if 2*used > allocatable.Value() {
+		if 2*used[name] > allocatable.Value() {
 			return false
 		}
 	}

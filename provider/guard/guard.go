@@ -49,6 +49,8 @@ type Guard struct {
 	Policy   func() Policy
 	// Place finds an instance; false when it is none of ours, or gone.
 	Place func(instance string) (Place, bool)
+	// Complete is closed once Place finds every instance; nil when it always does.
+	Complete <-chan struct{}
 	// Read is when a group was last read from the cloud; false when it could not be,
 	// or is not known.
 	Read func(group string) (time.Time, bool)
@@ -116,7 +118,7 @@ func (g *Guard) init() {
 	})
 }
 
-// Passed is closed once every node has been looked at.
+// Passed is closed once every instance's node has been looked at.
 func (g *Guard) Passed() <-chan struct{} {
 	g.init()
 	return g.passed
@@ -145,10 +147,14 @@ func (g *Guard) Run(ctx context.Context) error {
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
 	g.Pass(ctx)
+	complete := g.Complete
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-complete:
+			complete = nil
+			g.Pass(ctx)
 		case <-poll.C:
 			g.Pass(ctx)
 		case <-g.kicked:
@@ -207,16 +213,28 @@ type subject struct {
 	node     *corev1.Node // nil without a Node
 	recorded checkpoint.Machine
 	pods     []checkpoint.Pod
-	all      []*corev1.Pod // on the node
 }
 
 // Pass looks at every instance once. Run does so by itself, and nothing else may
 // while it runs.
 func (g *Guard) Pass(ctx context.Context) {
 	g.init()
+	complete := g.isComplete()
 	g.pass(ctx, nil)
-	if !g.hasPassed() {
+	if complete && !g.hasPassed() {
 		close(g.passed)
+	}
+}
+
+func (g *Guard) isComplete() bool {
+	if g.Complete == nil {
+		return true
+	}
+	select {
+	case <-g.Complete:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -238,9 +256,17 @@ func (g *Guard) pass(ctx context.Context, names map[string]bool) {
 	} else if len(pods) > 0 { // without any, Redis is not read
 		g.unread = time.Time{}
 	}
+	verdicts := make([][]checkpoint.Judged, 0, len(subjects)) // of each
+	machines := make([]checkpoint.Machine, 0, len(subjects))
 	for _, s := range subjects {
-		g.settle(ctx, s, judged[:len(s.pods)])
+		of := judged[:len(s.pods)]
 		judged = judged[len(s.pods):]
+		verdicts = append(verdicts, of)
+		machines = append(machines, machine(s, kept(of)))
+	}
+	g.remember(ctx, machines...) // before any mark: what is written nowhere must not be said to be over
+	for n, s := range subjects {
+		g.settle(ctx, s, verdicts[n])
 	}
 	if names == nil {
 		g.forget(pods)
@@ -316,12 +342,11 @@ func (g *Guard) subject(ctx context.Context, instance string, node *corev1.Node)
 		return s, false
 	}
 	delete(g.missing, instance)
+	on := s.recorded.Node // Pods may outlive the object of their Node
 	if node != nil {
-		s.all = g.View.PodsOn(node.Name)
-	} else if s.recorded.Node != "" { // Pods may outlive the object of their Node
-		s.all = g.View.PodsOn(s.recorded.Node)
+		on = node.Name
 	}
-	s.pods = g.Assessor.Merge(s.recorded.Pods, s.all, node)
+	s.pods = g.Assessor.Merge(s.recorded.Pods, g.Assessor.On(on, s.recorded.Pods), node)
 	g.label(ctx, s)
 	return s, len(s.pods) > 0 || len(s.recorded.Pods) > 0 || marked(node) || wished(node)
 }
@@ -396,7 +421,7 @@ func (g *Guard) bill(subjects []subject) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, s := range subjects {
-		if _, held := g.holds[s.instance]; held && s.place.AboveMin && (s.node == nil || underused(s.node, s.all)) {
+		if _, held := g.holds[s.instance]; held && s.place.AboveMin && (s.node == nil || g.mostlyFree(s.node)) {
 			g.Metrics.cost(s.place, elapsed)
 		}
 	}

@@ -150,12 +150,12 @@ func (w *world) train(name string, edits ...func(*corev1.Pod)) *corev1.Pod {
 	}
 	pod, err := w.client.CoreV1().Pods("train").Create(w.Context(), pod, metav1.CreateOptions{})
 	require.NoError(w, err)
-	w.seen(func() bool { return len(w.view.PodsOn("t4-a")) > 0 && w.known(pod) })
+	w.seen(func() bool { return len(w.view.PodsOn("t4-a", nil)) > 0 && w.known(pod) })
 	return pod
 }
 
 func (w *world) known(pod *corev1.Pod) bool {
-	for _, p := range w.view.PodsOn("t4-a") {
+	for _, p := range w.view.PodsOn("t4-a", nil) {
 		if p.UID == pod.UID {
 			return true
 		}
@@ -179,7 +179,7 @@ func (w *world) update(pod *corev1.Pod, edit func(*corev1.Pod)) {
 	_, err := w.client.CoreV1().Pods(pod.Namespace).Update(w.Context(), pod, metav1.UpdateOptions{})
 	require.NoError(w, err)
 	w.seen(func() bool {
-		for _, p := range w.view.PodsOn("t4-a") {
+		for _, p := range w.view.PodsOn("t4-a", nil) {
 			if p.UID == pod.UID && (p.DeletionTimestamp == nil) == (pod.DeletionTimestamp == nil) && p.Status.Phase == pod.Status.Phase {
 				return true
 			}

@@ -83,32 +83,6 @@ func TestF02PodThatLandsAfterTheAcknowledgement(t *testing.T) {
 	w.requireHeld(true, "held again")
 }
 
-// TestF03StoppedIsNotSucceeded: who ends with code 0 on SIGTERM is called Succeeded
-// by the kubelet for a moment, and has saved nothing.
-func TestF03StoppedIsNotSucceeded(t *testing.T) {
-	w := newWorld(t)
-	pod := w.train("a")
-	w.pass(time.Second)
-	w.update(pod, func(p *corev1.Pod) {
-		end := metav1.NewTime(w.clock.Now().Add(30 * time.Second))
-		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &end, new(int64(30))
-	})
-	w.clock.Step(time.Second)
-	w.update(pod, func(p *corev1.Pod) {
-		p.Status.Phase = corev1.PodSucceeded
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(w.clock.Now())}}}}
-	})
-	w.requireGate("train/a: it is gone: it has not acknowledged") // also before the guard has looked
-	w.pass(0)
-	w.requireHeld(true, "it was told to stop")
-	w.remove(pod)
-	w.pass(time.Second)
-	w.requireHeld(true, "its object has gone too")
-	w.acknowledge(pod)
-	w.pass(time.Second)
-	w.requireHeld(false, "what it saved was found")
-}
-
 func TestAPersonsAnnotationStays(t *testing.T) {
 	w := newWorld(t)
 	w.annotate(scaleDownDisabled, "true")

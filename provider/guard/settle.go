@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.uber.org/zap"
@@ -43,20 +44,13 @@ func released(node *corev1.Node) string {
 	return node.Annotations[ReleaseAnnotation]
 }
 
-// settle brings one instance's marks, record and Events up to its verdicts.
+// settle brings one instance's marks and Events up to its verdicts. They are in the
+// record already.
 func (g *Guard) settle(ctx context.Context, s subject, judged []checkpoint.Judged) {
 	if released(s.node) != "" && g.release(ctx, s, judged) {
 		return // the Node has changed, so it is looked at again at once
 	}
-	hold := false
-	var keep []checkpoint.Pod
-	for _, p := range judged {
-		hold = hold || !p.Clear
-		if worthKeeping(p) {
-			keep = append(keep, p.Pod)
-		}
-	}
-	g.remember(ctx, s, keep)
+	hold := slices.ContainsFunc(judged, func(p checkpoint.Judged) bool { return !p.Clear })
 	g.tell(s, judged)
 	g.note(s, judged, hold)
 	asked := g.ask(ctx, s, judged)
@@ -64,24 +58,37 @@ func (g *Guard) settle(ctx context.Context, s subject, judged []checkpoint.Judge
 }
 
 // worthKeeping says whether the record needs a pod: one that may have something
-// to lose, and is there or not clear. What is over and clear is of no use.
+// to lose, and is there or not clear. What was known of one that is there, a person's
+// release or when it ended, would be asked for again.
 func worthKeeping(p checkpoint.Judged) bool {
 	switch p.Stage {
 	case checkpoint.Waiting, checkpoint.Succeeded:
 		return false
-	case checkpoint.Running, checkpoint.Terminating, checkpoint.Failed: // Failed for when it was first seen to be
-		return true
 	default:
-		return !p.Clear
+		return p.There || !p.Clear
 	}
 }
 
-func (g *Guard) remember(ctx context.Context, s subject, keep []checkpoint.Pod) {
+func kept(judged []checkpoint.Judged) (keep []checkpoint.Pod) {
+	for _, p := range judged {
+		if worthKeeping(p) {
+			keep = append(keep, p.Pod)
+		}
+	}
+	return keep
+}
+
+// machine is what the record has to have of an instance.
+func machine(s subject, keep []checkpoint.Pod) checkpoint.Machine {
 	m := checkpoint.Machine{Instance: s.instance, Group: s.place.Group, Node: s.recorded.Node, Pods: keep}
 	if s.node != nil {
 		m.Node = s.node.Name
 	}
-	if err := g.Record.Put(ctx, m); err != nil {
+	return m
+}
+
+func (g *Guard) remember(ctx context.Context, machines ...checkpoint.Machine) {
+	if err := g.Record.Put(ctx, machines...); err != nil {
 		g.Log.Error("record not written, the next look tries again", zap.Error(err))
 	}
 }
@@ -108,7 +115,7 @@ func (g *Guard) release(ctx context.Context, s subject, judged []checkpoint.Judg
 			g.View.WarnOf(podReference(p.Pod), "CheckpointReleased", "its node may go without its acknowledgement, says "+who)
 		}
 	}
-	g.remember(ctx, s, keep)
+	g.remember(ctx, machine(s, keep))
 	return true
 }
 

@@ -38,7 +38,7 @@ type Webhook struct {
 	*Guard
 	// Leads is false on a replica that stands by. Its guard does not run, so it
 	// knows a managed node by the label that the leader's guard has put on it, and reads the
-	// record when it needs it.
+	// record when it needs it. So does a leader that has not looked at every node yet.
 	Leads func() bool
 }
 
@@ -93,10 +93,6 @@ func denied(code int32, message string) *admissionv1.AdmissionResponse {
 
 // judge says what keeps a pod from being evicted; nothing when it may go.
 func (h Webhook) judge(ctx context.Context, namespace, name string, dryRun bool) (string, error) {
-	leads := h.Leads()
-	if leads && !h.hasPassed() {
-		return "", errors.New("the provider has not looked at every node yet")
-	}
 	pod, err := h.View.LivePod(ctx, namespace, name)
 	if apierrors.IsNotFound(err) {
 		return "", nil // the API server will say so
@@ -111,19 +107,24 @@ func (h Webhook) judge(ctx context.Context, namespace, name string, dryRun bool)
 	if !ok {
 		return "", fmt.Errorf("node %s is not known here yet", pod.Spec.NodeName)
 	}
-	if !h.manages(node) {
+	leads := h.Leads()
+	switch {
+	case h.manages(node):
+		return h.judgeOn(ctx, pod, node, leads && h.hasPassed(), dryRun)
+	case leads && !h.hasPassed():
+		return "", errors.New("the provider has not looked at every node yet")
+	default:
 		return "", nil
 	}
-	return h.judgeOn(ctx, pod, node, leads, dryRun)
 }
 
-// judgeOn judges a training pod on a node of ours.
-func (h Webhook) judgeOn(ctx context.Context, pod *corev1.Pod, node *corev1.Node, leads, dryRun bool) (string, error) {
+// judgeOn judges a training pod on a node of ours, by the record in memory or in the API.
+func (h Webhook) judgeOn(ctx context.Context, pod *corev1.Pod, node *corev1.Node, inMemory, dryRun bool) (string, error) {
 	evicted, err := h.together(ctx, pod, node)
 	if err != nil {
 		return "", err
 	}
-	recorded, err := h.recorded(ctx, node, leads)
+	recorded, err := h.recorded(ctx, node, inMemory)
 	if err != nil {
 		return "", err
 	}
@@ -145,8 +146,8 @@ func (h Webhook) manages(node *corev1.Node) bool {
 	return ours || node.Labels[h.GroupLabel] != ""
 }
 
-func (h Webhook) recorded(ctx context.Context, node *corev1.Node, leads bool) (checkpoint.Machine, error) {
-	if leads {
+func (h Webhook) recorded(ctx context.Context, node *corev1.Node, inMemory bool) (checkpoint.Machine, error) {
+	if inMemory {
 		return h.Record.Of(node.Spec.ProviderID), nil
 	}
 	return h.Record.Read(ctx, node.Labels[h.GroupLabel], node.Spec.ProviderID)

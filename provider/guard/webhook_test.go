@@ -152,8 +152,15 @@ func TestStandbyAnswersEvictions(t *testing.T) {
 	w.guard, w.view, w.here = standby, standby.View, false
 	require.True(t, w.evict("b").Allowed)
 
-	w.leads = true
-	require.Contains(t, w.evict("b").Result.Message, "has not looked at every node yet")
+	w.leads = true // and has not looked at every node yet
+	require.True(t, w.evict("b").Allowed)
+	w.train("c")
+	require.False(t, w.evict("c").Allowed)
+	w.train("service", func(p *corev1.Pod) { p.Labels = nil })
+	require.True(t, w.evict("service").Allowed)
+	w.unlabel()
+	require.Contains(t, w.evict("c").Result.Message, "has not looked at every node yet")
+	require.True(t, w.evict("service").Allowed, "it does not train, wherever it is")
 }
 
 func (w *world) unlabel() {

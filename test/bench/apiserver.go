@@ -36,23 +36,11 @@ type served struct {
 	update time.Duration // between two changes
 }
 
-// podsPerNode are the daemons and one that works.
 const podsPerNode = clusterPods / clusterNodes
 
-// trainsEvery is how many working pods there are to one that trains.
-const trainsEvery = 75
-
-func podOf(n int) runtime.Object {
-	node := n / podsPerNode
-	switch {
-	case n%podsPerNode < daemons:
-		return aDaemon(n, nodeName(node))
-	case node%trainsEvery == 0:
-		return aTrainer(node, nodeName(node))
-	default:
-		return aService(node, nodeName(node))
-	}
-}
+// podOf is a training pod, of which most has to be kept. Of those that a DaemonSet
+// has next to nothing is.
+func podOf(n int) runtime.Object { return aTrainer(n, nodeName(n/podsPerNode)) }
 
 var resources = map[string]served{
 	"/api/v1/nodes": {"NodeList", clusterNodes, func(n int) runtime.Object { return aNode(n) }, nodeUpdateEvery},

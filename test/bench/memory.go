@@ -45,7 +45,7 @@ func memory(ctx context.Context, _ settings) (missed int, err error) {
 	}
 	return row{
 		name: "memory of a cluster", ours: fmt.Sprintf("%.0fMiB", m.resident), beside: fmt.Sprintf("%dMiB", mostResident), ratio: m.resident / mostResident, most: 1,
-		note: fmt.Sprintf("resident, with %d nodes and %d pods that change; live heap %.0f MiB; at its most %.0f MiB while it read them, in %.0f s",
+		note: fmt.Sprintf("resident, with %d nodes and %d training pods that change; live heap %.0f MiB; at its most %.0f MiB while it read them, in %.0f s",
 			clusterNodes, clusterPods, m.live, m.peak, m.synced),
 	}.print(), nil
 }
@@ -76,8 +76,8 @@ func followCluster(ctx context.Context, address string) error {
 	}
 	m := footprint{synced: time.Since(begin).Seconds()}
 	<-time.After(settleTime)
-	if len(view.Nodes()) != clusterNodes || len(view.PodsOn(nodeName(clusterNodes-1))) != 1 {
-		return fmt.Errorf("%d nodes, %d pods on the last", len(view.Nodes()), len(view.PodsOn(nodeName(clusterNodes-1))))
+	if len(view.Nodes()) != clusterNodes || len(view.PodsOn(nodeName(clusterNodes-1), nil)) != podsPerNode {
+		return fmt.Errorf("%d nodes, %d pods on the last", len(view.Nodes()), len(view.PodsOn(nodeName(clusterNodes-1), nil)))
 	}
 	if m.resident, err = processMiB(os.Getpid(), "VmRSS"); err != nil {
 		return err

@@ -132,18 +132,6 @@ func aService(n int, node string) *corev1.Pod {
 	return pod
 }
 
-// daemons are how many pods of DaemonSets a node has: network, kube-proxy and
-// device plugin.
-const daemons = 3
-
-func aDaemon(n int, node string) *corev1.Pod {
-	set := []string{"aws-node", "kube-proxy", "nvidia-device-plugin"}[n%daemons]
-	pod := aPod(fmt.Sprintf("%s-%05x", set, n), node, metav1.OwnerReference{APIVersion: "apps/v1", Kind: "DaemonSet", Name: set, UID: types.UID("3333-" + set)})
-	pod.Namespace, pod.GenerateName = metav1.NamespaceSystem, set+"-"
-	pod.Labels = map[string]string{"k8s-app": set, "controller-revision-hash": "7c8d9f6b5", "pod-template-generation": "4"}
-	return pod
-}
-
 func aPod(name, node string, owner metav1.OwnerReference) *corev1.Pod {
 	owner.Controller, owner.BlockOwnerDeletion = new(true), new(true)
 	since := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))

@@ -182,12 +182,18 @@ func (s *site) finish(p *trainer, how ending, phase corev1.PodPhase) {
 }
 
 // breakPod makes a pod fail, by its own exit, by the Pod garbage collector, which
-// leaves the statuses as they were, or by a kubelet that wipes them.
+// leaves the statuses as they were, by a kubelet that wipes them, or by one that evicts
+// it and is told code 0.
 func (s *site) breakPod() {
 	p := s.pick(s.of(func(p *trainer) bool { return alive(p) && p.started }))
-	switch rapid.SampledFrom([]string{"exit", "collected", "wiped"}).Draw(s.T, "how") {
+	switch rapid.SampledFrom([]string{"exit", "collected", "wiped", "evicted"}).Draw(s.T, "how") {
 	case "exit":
 		s.finish(p, failed, corev1.PodFailed)
+	case "evicted":
+		s.finish(p, failed, corev1.PodSucceeded)
+		s.putPod(p, func(pod *corev1.Pod) {
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}
+		})
 	case "collected":
 		s.ends(p, failed)
 		s.putPod(p, func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed })

@@ -344,8 +344,9 @@ func (s *site) learn() {
 
 // ran says whether a pod is seen to have something to lose.
 func ran(view *cluster.View, p *trainer) bool {
-	for _, pod := range view.PodsOn(p.node) {
-		if pod.UID == p.id.UID && pod.Status.Phase != corev1.PodSucceeded && len(pod.Status.ContainerStatuses) > 0 {
+	for _, pod := range view.PodsOn(p.node, nil) {
+		byItself := pod.Status.Phase == corev1.PodSucceeded && p.end == succeeded
+		if pod.UID == p.id.UID && !byItself && len(pod.Status.ContainerStatuses) > 0 {
 			return true
 		}
 	}
