@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"gpu-node-provider/provider/cluster"
 )
 
 // Trains says whether a Pod is a training pod: it matches the selector, is bound
@@ -111,23 +113,17 @@ func completed(pod *corev1.Pod) bool {
 	return true
 }
 
-// upSince is since when a container of a Pod has been running, of all but the init
-// containers, native sidecars among them; zero when none does.
+// upSince is since when a container of a Pod has been running; zero when none does.
 func upSince(pod *corev1.Pod) time.Time {
-	var first time.Time
-	for _, s := range pod.Status.ContainerStatuses {
-		if s.State.Running == nil {
-			continue
-		}
-		since := s.State.Running.StartedAt.Time
-		if since.IsZero() {
-			since = time.Unix(0, 0) // whoever does not say runs it for long enough
-		}
-		if first.IsZero() || since.Before(first) {
-			first = since
-		}
+	running := cluster.Running(pod)
+	switch {
+	case running == nil:
+		return time.Time{}
+	case running.StartedAt.IsZero(): // who does not say since when has long been running
+		return time.Unix(0, 0)
+	default:
+		return running.StartedAt.Time
 	}
-	return first
 }
 
 // terminatingSince is when a Pod's deletion was asked for, of one for which it was.

@@ -40,6 +40,14 @@ func TestAPodInMemorySaysWhatTheWholePodSays(t *testing.T) {
 		"an init container runs": func(p *corev1.Pod) {
 			p.Status.InitContainerStatuses, p.Status.ContainerStatuses = statuses(runs), statuses(waits)
 		},
+		"an init container runs, and a native sidecar": func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodInitialized, Status: corev1.ConditionFalse}}
+			p.Status.InitContainerStatuses, p.Status.ContainerStatuses = statuses(runs, runs), statuses(waits)
+		},
+		"a native sidecar runs": func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}}
+			p.Status.InitContainerStatuses, p.Status.ContainerStatuses = statuses(runs), statuses(waits)
+		},
 		"an init container has run": func(p *corev1.Pod) {
 			p.Status.InitContainerStatuses, p.Status.ContainerStatuses = statuses(ran(1)), statuses(waits)
 		},

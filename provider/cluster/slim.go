@@ -152,7 +152,7 @@ func boundOf(pod *corev1.Pod) *bound {
 	for _, c := range pod.Status.Conditions {
 		b.disrupted = b.disrupted || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
 	}
-	if b.runs = runs(pod.Status.ContainerStatuses); b.runs == nil {
+	if b.runs = Running(pod); b.runs == nil {
 		b.init, b.containers = slimStatuses(pod.Status.InitContainerStatuses), slimStatuses(pod.Status.ContainerStatuses)
 	}
 	return b
@@ -239,8 +239,18 @@ func (p pairs) Has(key string) bool {
 
 var yes = true
 
-// runs finds the container that has been running the longest.
-func runs(all []corev1.ContainerStatus) *corev1.ContainerStateRunning {
+// Running is the container of a Pod that has been running the longest; nil when none
+// does. An init container counts until the Pod is initialized: a native sidecar
+// runs on, whatever becomes of the others.
+func Running(pod *corev1.Pod) *corev1.ContainerStateRunning {
+	first := longest(pod.Status.ContainerStatuses)
+	if first == nil && initializing(pod) {
+		first = longest(pod.Status.InitContainerStatuses)
+	}
+	return first
+}
+
+func longest(all []corev1.ContainerStatus) *corev1.ContainerStateRunning {
 	var first *corev1.ContainerStateRunning
 	for _, s := range all {
 		if r := s.State.Running; r != nil && (first == nil || r.StartedAt.Before(&first.StartedAt)) {
@@ -248,6 +258,15 @@ func runs(all []corev1.ContainerStatus) *corev1.ContainerStateRunning {
 		}
 	}
 	return first
+}
+
+func initializing(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodInitialized {
+			return c.Status == corev1.ConditionFalse
+		}
+	}
+	return false
 }
 
 func slimStatuses(all []corev1.ContainerStatus) []corev1.ContainerStatus {
