@@ -51,7 +51,7 @@ func newCheckpoints(c *config.Config, k *kube, embedded *embeddedRedis, cloud cl
 	p := &checkpoints{store: store, record: checkpoint.NewRecord(k.client, c.Kubernetes.Namespace), log: log}
 	p.policy.Store(&c.Checkpoint)
 	p.assessor = &checkpoint.Assessor{
-		View: k.seen, Record: p.record, Signals: store, Selector: selector, Now: time.Now,
+		View: k.seen, Record: p.record, Signals: store, Selector: selector, GroupLabel: nodegroup.Label, Now: time.Now,
 		Policy: func() checkpoint.Policy { return p.guardPolicy().Policy },
 	}
 	p.guard = &guard.Guard{

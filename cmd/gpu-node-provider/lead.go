@@ -101,6 +101,7 @@ func (p *process) start(ctx context.Context) error {
 		return err
 	}
 	close(p.recorded)
+	p.trouble.Store(nil)
 	if err := p.firstSnapshot(ctx); err != nil {
 		return err
 	}

@@ -26,6 +26,8 @@ type Assessor struct {
 	Record   *Record
 	Signals  signals
 	Selector labels.Selector
+	// GroupLabel is on Nodes of this cloud.
+	GroupLabel string
 	// Policy is asked at each use, since a reload may change it.
 	Policy func() Policy
 	// Now is the provider's clock. It is used only for what the record notes
@@ -76,7 +78,6 @@ func (a *Assessor) Merge(recorded []Pod, there []*corev1.Pod, node *corev1.Node)
 func (a *Assessor) present(pod *corev1.Pod, node *corev1.Node, before Pod) Pod {
 	entry := PodOf(pod, node)
 	entry.There, entry.Released = true, before.Released
-	entry.StuckSince = a.stuckSince(entry.Facts, before.Facts)
 	told := before.Stage == Terminating || before.Stage == Gone
 	ran := before.Stage != "" && before.Stage != Waiting
 	switch {
@@ -85,6 +86,7 @@ func (a *Assessor) present(pod *corev1.Pod, node *corev1.Node, before Pod) Pod {
 	case entry.Stage == Waiting && ran: // a kubelet that rejects it after a restart wipes its statuses
 		entry.Started, entry.Stage = before.Started, phaseOf(pod)
 	}
+	entry.StuckSince = a.stuckSince(entry.Facts, before.Facts)
 	if (entry.Stage == Failed || entry.Stage == Gone) && entry.Ended.IsZero() {
 		if entry.Ended = before.Ended; entry.Ended.IsZero() {
 			entry.Ended = a.Now()
@@ -112,12 +114,14 @@ const steadyAfter = 10 * time.Minute
 
 // stuckSince is since when a pod's containers have not run for long.
 func (a *Assessor) stuckSince(now, before Facts) time.Time {
+	steady := min(steadyAfter, a.Policy().AbandonAfter/2)
+	up := a.Now().Sub(now.UpSince).Abs() // far ahead means that the node's clock is wrong
 	switch {
 	case now.Stage != Running:
 		return time.Time{}
 	case now.UpSince.IsZero() && before.StuckSince.IsZero():
 		return a.Now()
-	case !now.UpSince.IsZero() && a.Now().Sub(now.UpSince) >= min(steadyAfter, a.Policy().AbandonAfter/2):
+	case !now.UpSince.IsZero() && up >= steady:
 		return time.Time{}
 	default:
 		return before.StuckSince

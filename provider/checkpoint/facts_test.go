@@ -69,26 +69,27 @@ func alwaysRestarted(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolic
 // a native sidecar of a trainer that crashes is not.
 func TestSinceWhenAPodRuns(t *testing.T) {
 	early, late := metav1.NewTime(time.Unix(1000, 0)), metav1.NewTime(time.Unix(2000, 0))
-	runs := func(since metav1.Time) corev1.ContainerStatus {
-		return corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: since}}}
+	runs := func(name string, since metav1.Time) corev1.ContainerStatus {
+		return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: since}}}
 	}
-	waits := corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}, RestartCount: 4}
+	waits := corev1.ContainerStatus{Name: "trainer", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}, RestartCount: 4}
 	for name, c := range map[string]struct {
-		init, main  []corev1.ContainerStatus
-		initialized corev1.ConditionStatus
-		want        time.Time
+		init, main []corev1.ContainerStatus
+		want       time.Time
 	}{
-		"a trainer":                       {main: []corev1.ContainerStatus{runs(late)}, want: late.Time},
-		"a trainer beside its sidecar":    {main: []corev1.ContainerStatus{runs(late), runs(early)}, want: early.Time},
-		"a crash":                         {main: []corev1.ContainerStatus{waits}},
-		"an init container":               {init: []corev1.ContainerStatus{runs(late)}, main: []corev1.ContainerStatus{waits}, initialized: corev1.ConditionFalse, want: late.Time},
-		"a crash beside a native sidecar": {init: []corev1.ContainerStatus{runs(early)}, main: []corev1.ContainerStatus{waits}, initialized: corev1.ConditionTrue},
-		"nobody says since when":          {main: []corev1.ContainerStatus{runs(metav1.Time{})}, want: time.Unix(0, 0)},
+		"a trainer":                         {main: []corev1.ContainerStatus{runs("trainer", late)}, want: late.Time},
+		"a trainer beside another":          {main: []corev1.ContainerStatus{runs("trainer", late), runs("proxy", early)}, want: early.Time},
+		"a crash":                           {main: []corev1.ContainerStatus{waits}},
+		"an init container after a sidecar": {init: []corev1.ContainerStatus{runs("mesh", early), runs("weights", late)}, main: []corev1.ContainerStatus{waits}, want: late.Time},
+		"a crash beside a sidecar":          {init: []corev1.ContainerStatus{runs("mesh", early)}, main: []corev1.ContainerStatus{waits}},
+		"nobody says since when":            {main: []corev1.ContainerStatus{runs("trainer", metav1.Time{})}, want: time.Unix(0, 0)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: c.init, ContainerStatuses: c.main}}
-			if c.initialized != "" {
-				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodInitialized, Status: c.initialized}}
+			pod := &corev1.Pod{
+				Spec: corev1.PodSpec{InitContainers: []corev1.Container{
+					{Name: "mesh", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}, {Name: "weights"},
+				}},
+				Status: corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: c.init, ContainerStatuses: c.main},
 			}
 			require.Equal(t, c.want, FactsOf(pod, nil).UpSince)
 		})

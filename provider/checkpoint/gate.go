@@ -28,11 +28,12 @@ const parallelLists = 20
 // An error means that it cannot tell.
 func (a *Assessor) Hold(ctx context.Context, instances []Instance) ([]Held, error) {
 	pods := make([][]Pod, len(instances))
+	hints := make([]string, len(instances))
 	g, lists := errgroup.WithContext(ctx)
 	g.SetLimit(parallelLists)
 	for n, i := range instances {
 		g.Go(func() (err error) {
-			pods[n], err = a.liveOn(lists, i)
+			pods[n], hints[n], err = a.liveOn(lists, i)
 			return err
 		})
 	}
@@ -46,7 +47,7 @@ func (a *Assessor) Hold(ctx context.Context, instances []Instance) ([]Held, erro
 	var held []Held
 	for n, i := range instances {
 		if reason := Blocking(judged[:len(pods[n])]); reason != "" {
-			held = append(held, Held{Instance: i.ID, Reason: reason})
+			held = append(held, Held{Instance: i.ID, Reason: reason + hints[n]})
 		}
 		judged = judged[len(pods[n]):]
 	}
@@ -54,8 +55,9 @@ func (a *Assessor) Hold(ctx context.Context, instances []Instance) ([]Held, erro
 }
 
 // liveOn are the training pods of an instance, at this moment. The instance's
-// Node counts, not the name in the request, which may be anything.
-func (a *Assessor) liveOn(ctx context.Context, i Instance) ([]Pod, error) {
+// Node counts, not the name in the request, which may be anything. The hint is for
+// people, where an instance may be held for a pod of another.
+func (a *Assessor) liveOn(ctx context.Context, i Instance) (pods []Pod, hint string, err error) {
 	recorded := a.Record.Of(i.ID)
 	node, ok := a.View.Node(i.ID)
 	names := map[string]bool{}
@@ -70,38 +72,39 @@ func (a *Assessor) liveOn(ctx context.Context, i Instance) ([]Pod, error) {
 	}
 	if len(names) == 0 { // a Node that is not known may be there, and who is not reached cannot say no
 		names[i.ID] = true
-		if err := a.nameless(i.ID); err != nil {
-			return nil, err
-		}
+		pods, hint = a.onNameless()
 	}
 	var there []*corev1.Pod
 	for name := range names {
 		live, err := a.View.LivePodsOn(ctx, name)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		for n := range live {
 			there = append(there, &live[n])
 		}
 	}
-	return a.Merge(recorded.Pods, there, node), nil
+	return append(pods, a.Merge(recorded.Pods, there, node)...), hint, nil
 }
 
-// nameless fails while somebody trains on a Node that does not say which instance it
-// is: it may be this one.
-func (a *Assessor) nameless(instance string) error {
+// uninitialized is the taint on a Node that the cloud controller manager has not seen to.
+const uninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
+
+// onNameless are training pods on Nodes of this cloud that do not say which instance
+// they are: any may be the one that is asked about.
+func (a *Assessor) onNameless() (pods []Pod, hint string) {
 	for _, node := range a.View.Nodes() {
-		if node.Spec.ProviderID != "" {
+		ofThisCloud := node.Labels[a.GroupLabel] != "" ||
+			slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == uninitialized })
+		if node.Spec.ProviderID != "" || !ofThisCloud {
 			continue
 		}
-		for _, p := range a.Merge(nil, a.On(node.Name, nil), node) {
-			if p.Stage != Waiting && p.Stage != Succeeded {
-				return fmt.Errorf("no Node is known for instance %s, and Node %s, where pod %s trains, has no spec.providerID: it may be that one; see to the cloud controller manager",
-					instance, node.Name, p.ID())
-			}
+		if on := a.Merge(nil, a.On(node.Name, nil), node); len(on) > 0 {
+			pods = append(pods, on...)
+			hint = fmt.Sprintf("; Node %s has no spec.providerID and may be this instance: see to the cloud controller manager", node.Name)
 		}
 	}
-	return nil
+	return pods, hint
 }
 
 // Blocking says which pods hold an instance, in one short line; empty when all are clear.

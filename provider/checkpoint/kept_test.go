@@ -40,13 +40,9 @@ func TestAPodInMemorySaysWhatTheWholePodSays(t *testing.T) {
 		"an init container runs": func(p *corev1.Pod) {
 			p.Status.InitContainerStatuses, p.Status.ContainerStatuses = statuses(runs), statuses(waits)
 		},
-		"an init container runs, and a native sidecar": func(p *corev1.Pod) {
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodInitialized, Status: corev1.ConditionFalse}}
-			p.Status.InitContainerStatuses, p.Status.ContainerStatuses = statuses(runs, runs), statuses(waits)
-		},
 		"a native sidecar runs": func(p *corev1.Pod) {
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}}
-			p.Status.InitContainerStatuses, p.Status.ContainerStatuses = statuses(runs), statuses(waits)
+			p.Spec.InitContainers = []corev1.Container{{Name: "c", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}}
+			p.Status.InitContainerStatuses, p.Status.ContainerStatuses = statuses(runs), []corev1.ContainerStatus{{Name: "main", State: waits}}
 		},
 		"an init container has run": func(p *corev1.Pod) {
 			p.Status.InitContainerStatuses, p.Status.ContainerStatuses = statuses(ran(1)), statuses(waits)

@@ -170,6 +170,7 @@ func (r *Record) Put(ctx context.Context, machines ...Machine) error {
 			r.updateFor(m, len(text), updates).set(m, string(text))
 		}
 	}
+	r.removals(updates)
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(updates)) {
 		if err := r.write(ctx, updates[name]); err != nil {
@@ -209,10 +210,22 @@ func (r *Record) keep(m Machine, text string) (written bool) {
 	name, there := r.shardOf[m.Instance]
 	if len(m.Pods) == 0 {
 		delete(r.machines, m.Instance)
-		return !there
+		return true // removals does it
 	}
 	r.machines[m.Instance] = m
 	return there && r.shards[name].Data[keyOf(m.Instance)] == text
+}
+
+// removals are of what is in a ConfigMap and not in memory: also of what could not be
+// removed before.
+func (r *Record) removals(updates map[string]*update) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for instance, name := range r.shardOf {
+		if _, kept := r.machines[instance]; !kept {
+			r.updateOf(name, "", updates).set(Machine{Instance: instance}, "")
+		}
+	}
 }
 
 // update is a ConfigMap as it is to be.
@@ -357,6 +370,9 @@ func (r *Record) adopt(m Machine, shard string) {
 	if !known {
 		r.machines[m.Instance], r.shardOf[m.Instance] = m, shard
 		return
+	}
+	if _, known := r.shardOf[m.Instance]; !known {
+		r.shardOf[m.Instance] = shard
 	}
 	ours.Pods = union(ours.Pods, m.Pods)
 	r.machines[m.Instance] = ours

@@ -92,6 +92,25 @@ func TestRecordOfManyIsWrittenAtOnce(t *testing.T) {
 	require.Len(t, loaded(t, client).Of("i-3999").Pods, 2)
 }
 
+// TestRemovalThatFailedIsTriedAgain: nobody asks for it a second time.
+func TestRemovalThatFailedIsTriedAgain(t *testing.T) {
+	client := fake.NewClientset()
+	refuse := false
+	client.PrependReactor("update", "configmaps", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return refuse, nil, errors.New("unreachable")
+	})
+	r := loaded(t, client)
+	require.NoError(t, r.Put(t.Context(), machine("i-1", "a"), machine("i-2", "b"), machine("i-3", "c")))
+	refuse = true
+	require.ErrorContains(t, r.Put(t.Context(), machine("i-1"), machine("i-2")), "unreachable")
+	refuse = false
+	require.NoError(t, r.Put(t.Context()))
+	require.Len(t, loaded(t, client).Machines(), 1)
+	before := writes(client)
+	require.NoError(t, r.Put(t.Context(), machine("i-1")))
+	require.Equal(t, before, writes(client))
+}
+
 func TestRecordThatCannotBeWrittenHoldsAllTheSame(t *testing.T) {
 	client := fake.NewClientset()
 	refuse := true

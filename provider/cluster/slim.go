@@ -113,6 +113,7 @@ type bound struct {
 	deletion                 *deletion
 	runs                     *corev1.ContainerStateRunning // of the container that has been running the longest
 	init, containers         []corev1.ContainerStatus
+	sidecars                 []corev1.Container // native ones
 }
 
 // owner is a Pod's controller; all zero without one.
@@ -154,6 +155,7 @@ func boundOf(pod *corev1.Pod) *bound {
 	}
 	if b.runs = Running(pod); b.runs == nil {
 		b.init, b.containers = slimStatuses(pod.Status.InitContainerStatuses), slimStatuses(pod.Status.ContainerStatuses)
+		b.sidecars = sidecars(pod)
 	}
 	return b
 }
@@ -162,7 +164,7 @@ func boundOf(pod *corev1.Pod) *bound {
 func (b *bound) pod() *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: b.name, Namespace: b.namespace, UID: b.uid, ResourceVersion: b.version, Labels: b.labels.asMap()},
-		Spec:       corev1.PodSpec{NodeName: b.node},
+		Spec:       corev1.PodSpec{NodeName: b.node, InitContainers: b.sidecars},
 		Status:     corev1.PodStatus{Phase: b.phase, InitContainerStatuses: b.init, ContainerStatuses: b.containers},
 	}
 	if b.mirror {
@@ -240,39 +242,39 @@ func (p pairs) Has(key string) bool {
 var yes = true
 
 // Running is the container of a Pod that has been running the longest; nil when none
-// does. An init container counts until the Pod is initialized: a native sidecar
-// runs on, whatever becomes of the others.
+// does. An init container counts, but a native sidecar does not: it runs on,
+// whatever becomes of the others.
 func Running(pod *corev1.Pod) *corev1.ContainerStateRunning {
-	first := longest(pod.Status.ContainerStatuses)
-	if first == nil && initializing(pod) {
-		first = longest(pod.Status.InitContainerStatuses)
-	}
-	return first
-}
-
-func longest(all []corev1.ContainerStatus) *corev1.ContainerStateRunning {
 	var first *corev1.ContainerStateRunning
-	for _, s := range all {
-		if r := s.State.Running; r != nil && (first == nil || r.StartedAt.Before(&first.StartedAt)) {
+	for _, s := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
+		if r := s.State.Running; r != nil && (first == nil || r.StartedAt.Before(&first.StartedAt)) && !sidecar(pod, s.Name) {
 			first = r
 		}
 	}
 	return first
 }
 
-func initializing(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodInitialized {
-			return c.Status == corev1.ConditionFalse
+func sidecar(pod *corev1.Pod, container string) bool {
+	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == container && runsOn(c) })
+}
+
+func runsOn(init corev1.Container) bool {
+	return init.RestartPolicy != nil && *init.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
+
+func sidecars(pod *corev1.Pod) (all []corev1.Container) {
+	for _, c := range pod.Spec.InitContainers {
+		if runsOn(c) {
+			all = append(all, corev1.Container{Name: one(c.Name), RestartPolicy: c.RestartPolicy})
 		}
 	}
-	return false
+	return all
 }
 
 func slimStatuses(all []corev1.ContainerStatus) []corev1.ContainerStatus {
 	var slim []corev1.ContainerStatus
 	for _, s := range all {
-		slim = append(slim, corev1.ContainerStatus{State: s.State, LastTerminationState: s.LastTerminationState, RestartCount: s.RestartCount})
+		slim = append(slim, corev1.ContainerStatus{Name: one(s.Name), State: s.State, LastTerminationState: s.LastTerminationState, RestartCount: s.RestartCount})
 	}
 	return slim
 }

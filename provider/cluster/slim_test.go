@@ -117,8 +117,8 @@ func TestEndsAreKept(t *testing.T) {
 			{Name: "a", Image: "a", State: ended}, {Name: "b", LastTerminationState: ended, RestartCount: 2},
 		}
 	}))
-	require.Equal(t, []corev1.ContainerStatus{{State: ended}}, kept.Status.InitContainerStatuses)
-	require.Equal(t, []corev1.ContainerStatus{{State: ended}, {LastTerminationState: ended, RestartCount: 2}}, kept.Status.ContainerStatuses)
+	require.Equal(t, []corev1.ContainerStatus{{Name: "weights", State: ended}}, kept.Status.InitContainerStatuses)
+	require.Equal(t, []corev1.ContainerStatus{{Name: "a", State: ended}, {Name: "b", LastTerminationState: ended, RestartCount: 2}}, kept.Status.ContainerStatuses)
 }
 
 func TestAWaitingPodKeepsItsSpec(t *testing.T) {

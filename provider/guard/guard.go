@@ -264,7 +264,7 @@ func (g *Guard) pass(ctx context.Context, names map[string]bool) {
 		verdicts = append(verdicts, of)
 		machines = append(machines, machine(s, kept(of)))
 	}
-	g.remember(ctx, machines...) // before any mark: what is written nowhere must not be said to be over
+	g.remember(ctx, machines...) // before any mark, and each ConfigMap once
 	for n, s := range subjects {
 		g.settle(ctx, s, verdicts[n])
 	}
@@ -371,6 +371,9 @@ func (g *Guard) gone(ctx context.Context, s subject) {
 	delete(g.underused, s.instance)
 	if len(s.recorded.Pods) == 0 {
 		delete(g.missing, s.instance)
+		if g.isComplete() && marked(s.node) { // a person took the instance out of its group
+			g.mark(ctx, s, nil, false, false)
+		}
 		return
 	}
 	read, ok := g.Read(s.recorded.Group)

@@ -102,7 +102,7 @@ func (w *world) restart() {
 			return Place{Group: "t4", AboveMin: true, GPUs: 4, HourlyPrice: 3.912}, w.here && id == instance
 		},
 		Assessor: &checkpoint.Assessor{
-			View: view, Record: record, Signals: store, Selector: selector, Now: w.clock.Now,
+			View: view, Record: record, Signals: store, Selector: selector, GroupLabel: groupLabel, Now: w.clock.Now,
 			Policy: func() checkpoint.Policy { return w.policy.Policy },
 		},
 	}

@@ -4,6 +4,7 @@ package guard
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -120,7 +121,7 @@ func TestEvictedByTheKubeletIsNotSucceeded(t *testing.T) {
 	w.requireHeld(false, "nobody can save it any more")
 }
 
-// restart has a pod's container run anew, or crash.
+// runs has a pod's container run anew, or crash.
 func (w *world) runs(pod *corev1.Pod, state corev1.ContainerState) {
 	w.update(pod, func(p *corev1.Pod) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: state, RestartCount: 1}}
@@ -204,13 +205,52 @@ func TestWhoNeverGetsPastItsInitContainers(t *testing.T) {
 func TestNodeThatDoesNotSayWhichMachineItIs(t *testing.T) {
 	w := newWorld(t)
 	w.train("a")
-	node := w.node()
-	node.Spec.ProviderID = ""
-	_, err := w.client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	w.edit(func(node *corev1.Node) { node.Spec.ProviderID = "" })
 	w.seen(func() bool { _, known := w.view.Node(instance); return !known })
-	_, err = w.guard.Assessor.Hold(t.Context(), []checkpoint.Instance{{ID: instance, Node: instance}})
-	require.ErrorContains(t, err, "Node t4-a, where pod train/a trains, has no spec.providerID")
+	reason, err := w.gate(instance)
+	require.NoError(t, err)
+	require.Contains(t, reason, "train/a: it has not acknowledged")
+	require.Contains(t, reason, "Node t4-a has no spec.providerID and may be this instance")
+	w.acknowledge(w.pod("a"))
+	reason, err = w.gate(instance)
+	require.NoError(t, err)
+	require.Empty(t, reason)
+
+	w.train("b")
+	w.unlabel()
+	reason, err = w.gate(instance)
+	require.NoError(t, err)
+	require.NotContains(t, reason, "providerID", "a machine of nobody's cloud has none, and is not ours")
+	w.edit(func(node *corev1.Node) {
+		node.Spec.Taints = []corev1.Taint{{Key: "node.cloudprovider.kubernetes.io/uninitialized"}}
+	})
+	w.seen(func() bool {
+		reason, err = w.gate(instance)
+		return err == nil && strings.Contains(reason, "no spec.providerID")
+	})
+}
+
+func (w *world) edit(edit func(*corev1.Node)) {
+	node := w.node()
+	edit(node)
+	_, err := w.client.CoreV1().Nodes().Update(w.Context(), node, metav1.UpdateOptions{})
+	require.NoError(w, err)
+}
+
+// TestMarksGoWithTheGroup: a person has taken the instance out of its Auto Scaling
+// group, and keeps it.
+func TestMarksGoWithTheGroup(t *testing.T) {
+	w := newWorld(t)
+	w.train("a")
+	w.pass(time.Second)
+	w.requireHeld(true, "it is ours")
+	w.here, w.read = false, w.clock.Now()
+	w.pass(time.Second)
+	w.requireHeld(true, "one reading may have a gap")
+	w.read = w.clock.Now()
+	w.pass(time.Second)
+	w.pass(time.Second)
+	w.requireHeld(false, "it is ours no more")
 }
 
 // TestPodsAreRecordedWhileTheCloudIsAway: a provider that starts in an outage of the
