@@ -52,3 +52,13 @@ nodeGroups: [{id: t4, maxSize: 4, capacity: {cpu: 4, memory: 16Gi}}]
 	_, ok = p.place("aws:///a/ours")
 	require.False(t, ok, "the cloud has no such instance")
 }
+
+// TestWhatIsMissingIsNamed: who waits for the port to open reads which of the two
+// does not answer, the API server or the cloud.
+func TestWhatIsMissingIsNamed(t *testing.T) {
+	p := &process{recorded: make(chan struct{})}
+	p.trouble.Store(new("forbidden"))
+	require.Equal(t, "the record of training pods has not been read yet: forbidden", p.unread())
+	close(p.recorded)
+	require.Equal(t, "the cloud has not been read yet: forbidden", p.unread())
+}

@@ -309,7 +309,12 @@ func (p *process) report() (provider.Report, error) {
 
 // unread says why there is nothing to show yet.
 func (p *process) unread() string {
-	const text = "the cloud has not been read yet"
+	text := "the cloud has not been read yet"
+	select {
+	case <-p.recorded:
+	default:
+		text = "the record of training pods has not been read yet"
+	}
 	if why := p.trouble.Load(); why != nil {
 		return text + ": " + *why
 	}

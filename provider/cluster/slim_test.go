@@ -161,3 +161,12 @@ func TestWhoGoesWithItsNodeIsForgotten(t *testing.T) {
 		}
 	}
 }
+
+func TestDevicesOfPodsThatAreOverAreFree(t *testing.T) {
+	v, known := NewMemory(apiServer(), nil)
+	for name, phase := range map[string]corev1.PodPhase{"runs": corev1.PodRunning, "too": corev1.PodPending, "succeeded": corev1.PodSucceeded, "failed": corev1.PodFailed} {
+		require.NoError(t, known.Put(pod(name, placed, holds, func(p *corev1.Pod) { p.Status.Phase = phase })))
+	}
+	require.Equal(t, map[corev1.ResourceName]int64{gpu: 2}, v.DevicesOn("n"))
+	require.Empty(t, v.DevicesOn("another"))
+}

@@ -72,8 +72,21 @@ func TestStoppedAndKeptByAFinalizer(t *testing.T) {
 	w.requireHeld(true, "it was told to stop")
 	w.pass(w.policy.AbandonAfter + time.Minute)
 	w.requireHeld(false, "abandoned")
+}
+
+// TestAbandonedOnceIsEnough: nobody says when the pod ended, so that is when it was
+// first seen to have, not anew at each look while a finalizer keeps the object.
+func TestAbandonedOnceIsEnough(t *testing.T) {
+	w := newWorld(t)
+	pod := w.train("a")
+	w.delete(pod)
+	w.update(pod, func(p *corev1.Pod) { p.Status.Phase, p.Status.ContainerStatuses = corev1.PodSucceeded, nil })
 	w.pass(time.Second)
-	w.requireHeld(false, "once and for all, although the object is still there")
+	w.requireHeld(true, "it was told to stop")
+	w.pass(w.policy.AbandonAfter)
+	w.requireHeld(false, "abandoned")
+	w.pass(time.Second)
+	w.requireHeld(false, "once and for all")
 }
 
 // TestReleaseOfWhoIsGoneAndThere: the object of a pod that has ended may stay.
@@ -253,6 +266,20 @@ func TestMarksGoWithTheGroup(t *testing.T) {
 	w.requireHeld(false, "it is ours no more")
 }
 
+// TestWhoLosesTheLabelTrainsNoMore: a person says so. It has not vanished.
+func TestWhoLosesTheLabelTrainsNoMore(t *testing.T) {
+	w := newWorld(t)
+	pod := w.train("a")
+	w.pass(time.Second)
+	w.requireHeld(true, "it trains")
+	w.update(pod, func(p *corev1.Pod) { p.Labels = nil })
+	w.seen(func() bool { return len(w.view.PodsOn("t4-a", nil)[0].Labels) == 0 })
+	w.pass(time.Second)
+	w.requireHeld(false, "nobody asks for a checkpoint of it")
+	w.requireGate("")
+	require.Empty(t, w.guard.Record.Machines())
+}
+
 // TestPodsAreRecordedWhileTheCloudIsAway: a provider that starts in an outage of the
 // cloud sees trainings come and go all the same.
 func TestPodsAreRecordedWhileTheCloudIsAway(t *testing.T) {
@@ -268,7 +295,11 @@ func TestPodsAreRecordedWhileTheCloudIsAway(t *testing.T) {
 	w.seen(func() bool { return w.guard.Record.Of(instance).Pods[0].Stage == checkpoint.Vanished })
 	require.False(t, w.guard.hasPassed(), "not every instance is known")
 	close(snapshot)
-	<-w.guard.Passed()
+	select {
+	case <-w.guard.Passed():
+	case <-time.After(pollEvery - time.Second):
+		t.Error("the first look at every instance waits for the next poll, and with it the port")
+	}
 	stop()
 	require.NoError(t, <-ended)
 	w.requireGate("train/a: it vanished")
