@@ -53,10 +53,12 @@ nodeGroups: [{id: t4, maxSize: 4, capacity: {cpu: 4, memory: 16Gi}}]
 	require.False(t, ok, "the cloud has no such instance")
 }
 
-// TestWhatIsMissingIsNamed: who waits for the port to open reads which of the two
-// does not answer, the API server or the cloud.
+// TestWhatIsMissingIsNamed: who waits for the port to open reads who does not answer,
+// the API server or the cloud.
 func TestWhatIsMissingIsNamed(t *testing.T) {
-	p := &process{recorded: make(chan struct{})}
+	p := &process{synced: make(chan struct{}), recorded: make(chan struct{})}
+	require.Equal(t, "the cluster has not been read yet", p.unread())
+	close(p.synced)
 	p.trouble.Store(new("forbidden"))
 	require.Equal(t, "the record of training pods has not been read yet: forbidden", p.unread())
 	close(p.recorded)

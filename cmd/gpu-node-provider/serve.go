@@ -307,13 +307,20 @@ func (p *process) report() (provider.Report, error) {
 	return r, nil
 }
 
-// unread says why there is nothing to show yet.
+// unread says what there is nothing to show without, in the order of a start.
 func (p *process) unread() string {
 	text := "the cloud has not been read yet"
-	select {
-	case <-p.recorded:
-	default:
-		text = "the record of training pods has not been read yet"
+	for _, part := range []struct {
+		read <-chan struct{}
+		name string
+	}{{p.synced, "the cluster"}, {p.recorded, "the record of training pods"}} {
+		select {
+		case <-part.read:
+			continue
+		default:
+		}
+		text = part.name + " has not been read yet"
+		break
 	}
 	if why := p.trouble.Load(); why != nil {
 		return text + ": " + *why

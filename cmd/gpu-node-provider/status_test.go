@@ -160,7 +160,7 @@ func TestStatusWaitsForAProviderThatStarts(t *testing.T) {
 	api.wait(t)
 	early := start(t, "status", "--address", address)
 	require.Equal(t, exitFailure, early.wait(t))
-	require.Equal(t, "the provider on "+address+" answers 503 Service Unavailable: the cloud has not been read yet\n", early.stderr.String())
+	require.Equal(t, "the provider on "+address+" answers 503 Service Unavailable: the cluster has not been read yet\n", early.stderr.String())
 	require.True(t, waits.running())
 	api.answer()
 	require.Zero(t, waits.wait(t), "%s", waits.stderr.String())

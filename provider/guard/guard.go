@@ -124,9 +124,11 @@ func (g *Guard) Passed() <-chan struct{} {
 	return g.passed
 }
 
-func (g *Guard) hasPassed() bool {
+func (g *Guard) hasPassed() bool { return closed(g.Passed()) }
+
+func closed(c <-chan struct{}) bool {
 	select {
-	case <-g.Passed():
+	case <-c:
 		return true
 	default:
 		return false
@@ -226,17 +228,7 @@ func (g *Guard) Pass(ctx context.Context) {
 	}
 }
 
-func (g *Guard) isComplete() bool {
-	if g.Complete == nil {
-		return true
-	}
-	select {
-	case <-g.Complete:
-		return true
-	default:
-		return false
-	}
-}
+func (g *Guard) isComplete() bool { return g.Complete == nil || closed(g.Complete) }
 
 // pass looks at the named nodes, or at all.
 func (g *Guard) pass(ctx context.Context, names map[string]bool) {
