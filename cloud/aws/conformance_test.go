@@ -103,26 +103,34 @@ func (l *laggard) writes(call awstest.Call) bool {
 	return true
 }
 
+// lag does not hold the lock while it adds rules: writes has it, and is called
+// while the Stub looks at its rules.
 func (l *laggard) lag() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, asg := range l.written {
-		l.ends = append(l.ends, l.stub.Faults(awstest.Rule{
+	written := l.written
+	l.written = nil
+	l.mu.Unlock()
+	var ends []func()
+	for _, asg := range written {
+		ends = append(ends, l.stub.Faults(awstest.Rule{
 			Action: "DescribeAutoScalingGroups", Times: 1, Fault: awstest.Stale(),
 			// Not when others are read too: the Stub would show those as before their own last write, however long ago.
 			Match: func(c awstest.Call) bool { return slices.Equal(c.Names("AutoScalingGroupNames.member"), []string{asg}) },
 		}))
 	}
-	l.written = nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ends = append(l.ends, ends...)
 }
 
 func (l *laggard) end() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, end := range l.ends {
+	ends := l.ends
+	l.ends = nil
+	l.mu.Unlock()
+	for _, end := range ends {
 		end()
 	}
-	l.ends = nil
 }
 
 // TestConformanceAbandoned has calls whose caller gives up while AWS is silent,
