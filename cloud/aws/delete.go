@@ -45,10 +45,11 @@ func (c *Cloud) Delete(ctx context.Context, id string, instances []string) (clou
 	if err != nil {
 		return cloud.Group{}, nil, err
 	}
-	if err := c.level(ctx, g, now, departures); err != nil {
+	desired, err := c.level(ctx, g, now, departures)
+	if err != nil {
 		return cloud.Group{}, nil, err
 	}
-	return c.end(ctx, g, departures)
+	return c.end(ctx, g, desired, departures)
 }
 
 // departure is one instance that is to go, and what has become of it.
@@ -117,27 +118,18 @@ func (c *Cloud) plan(ctx context.Context, g *group, now standing, instances []st
 
 // level raises the desired capacity to what is there, should a Cancel have left
 // it below: otherwise a termination that decrements it could go below MinSize
-// although enough instances stay.
-func (c *Cloud) level(ctx context.Context, g *group, now standing, departures []*departure) error {
+// although enough instances stay. It returns what is desired then.
+func (c *Cloud) level(ctx context.Context, g *group, now standing, departures []*departure) (desired int, err error) {
 	counted := slices.ContainsFunc(departures, func(d *departure) bool { return d.call && d.counted })
 	if !counted || now.live <= now.desired || c.protection == Ignore {
-		return nil
+		return now.desired, nil
 	}
 	to := min(now.live, int(awssdk.ToInt32(now.asg.MaxSize)))
-	if err := c.setDesired(ctx, g, now, to); err != nil {
-		return err
-	}
-	// The terminations count down from here, however long they take.
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	raised := *g.raw
-	raised.DesiredCapacity = awssdk.Int32(int32(to))
-	g.raw = &raised
-	return nil
+	return to, c.setDesired(ctx, g, now, to)
 }
 
 // end terminates, and reports what is confirmed.
-func (c *Cloud) end(ctx context.Context, g *group, departures []*departure) (cloud.Group, []string, error) {
+func (c *Cloud) end(ctx context.Context, g *group, desired int, departures []*departure) (cloud.Group, []string, error) {
 	var calls errgroup.Group
 	calls.SetLimit(parallelTerminations)
 	for _, d := range departures {
@@ -151,7 +143,7 @@ func (c *Cloud) end(ctx context.Context, g *group, departures []*departure) (clo
 	if err := calls.Wait(); err != nil {
 		return cloud.Group{}, nil, err
 	}
-	c.noteEnded(ctx, g, departures)
+	c.noteEnded(ctx, g, desired, departures)
 	var confirmed []string
 	for _, d := range departures {
 		if d.outcome != notConfirmed {
@@ -162,26 +154,12 @@ func (c *Cloud) end(ctx context.Context, g *group, departures []*departure) (clo
 }
 
 // noteEnded takes over what was confirmed, and what may have been done.
-func (c *Cloud) noteEnded(ctx context.Context, g *group, departures []*departure) {
-	var ours, found []string
-	lowered, doubted := 0, 0 // what these took off the desired capacity, and what others may have
-	for _, d := range departures {
-		counts := 0
-		if d.counted {
-			counts = 1
-		}
-		switch {
-		case !d.call:
-		case d.outcome == endedByUs:
-			ours, lowered = append(ours, d.instance), lowered+counts
-		case d.outcome == foundEnded:
-			found, doubted = append(found, d.instance), doubted+counts
-		case isUnknown(d.err):
-			doubted += counts
-		}
-	}
-	most := c.noteTermination(g, func(l *lag, shown int, now time.Time) { l.lowered(shown, lowered, ours, now) })
-	if doubted == 0 && len(found) == 0 {
+func (c *Cloud) noteEnded(ctx context.Context, g *group, desired int, departures []*departure) {
+	done, ours, found := account(desired, departures)
+	var most int
+	var known bool
+	c.noteTermination(g, func(l *lag, shown int, now time.Time) { most, known = l.lowered(shown, done, ours, now) })
+	if known && done.doubt == 0 && len(found) == 0 {
 		return
 	}
 	err := c.read(ctx, g)
@@ -190,24 +168,42 @@ func (c *Cloud) noteEnded(ctx context.Context, g *group, departures []*departure
 	}
 	c.noteTermination(g, func(l *lag, shown int, now time.Time) {
 		l.ended(found, now)
-		if err != nil {
-			l.possible(most-doubted, most)
-		} else {
-			l.doubted(shown, most-doubted, most, now)
+		switch {
+		case !known: // what AWS shows counts
+		case err != nil:
+			l.possible(most-done.doubt, most)
+		default:
+			l.doubted(shown, most-done.doubt, most, now)
 		}
 	})
 }
 
-// noteTermination returns the desired capacity that counts afterwards.
-func (c *Cloud) noteTermination(g *group, note func(l *lag, shown int, now time.Time)) (desired int) {
+// account says what departures did to the desired capacity, and which instances
+// were ended by them or found to have ended.
+func account(desired int, departures []*departure) (done terminated, ours, found []string) {
+	done.from = desired
+	for _, d := range departures {
+		counts := 0
+		if d.counted {
+			counts = 1
+		}
+		switch {
+		case !d.call:
+		case d.outcome == endedByUs:
+			ours, done.sure = append(ours, d.instance), done.sure+counts
+		case d.outcome == foundEnded:
+			found, done.doubt = append(found, d.instance), done.doubt+counts
+		case isUnknown(d.err):
+			done.doubt += counts
+		}
+	}
+	return done, ours, found
+}
+
+func (c *Cloud) noteTermination(g *group, note func(l *lag, shown int, now time.Time)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	shown := int(awssdk.ToInt32(g.raw.DesiredCapacity))
-	g.wrote(c, func(l *lag, now time.Time) {
-		note(l, shown, now)
-		desired = l.desired(shown, now)
-	})
-	return desired
+	g.wrote(c, func(l *lag, now time.Time) { note(l, int(awssdk.ToInt32(g.raw.DesiredCapacity)), now) })
 }
 
 // terminate ends one instance. After a lost answer the call is not repeated: on

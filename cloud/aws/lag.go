@@ -58,19 +58,39 @@ func (l *lag) ended(instances []string, now time.Time) {
 	l.ending = fresh
 }
 
-// lowered notes terminations that took n off the desired capacity, which AWS
-// shows as it was, as it is, or as it was in between.
-func (l *lag) lowered(shown, n int, instances []string, now time.Time) {
+// terminated is what terminations did to a desired capacity.
+type terminated struct {
+	from  int // what was desired before the first of them
+	sure  int // how many lowered it
+	doubt int // how many more may have
+}
+
+// lowered notes terminations, and returns the most that can be desired now. AWS
+// shows the desired capacity as it was, as it is, or as it was in between, also
+// to a reading that was made while they were under way.
+//
+// It is false when such a reading has shown another value, which is somebody
+// else's: nobody can tell how many terminations that value holds already, so it
+// has to be read again.
+func (l *lag) lowered(shown int, t terminated, instances []string, now time.Time) (most int, ok bool) {
 	l.ended(instances, now)
-	if n == 0 {
-		return
+	least := t.from - t.sure - t.doubt
+	if desired := l.desired(shown, now); desired < least || desired > t.from {
+		return desired, false
 	}
-	desired := l.desired(shown, now)
-	earlier := []int{shown}
-	for less := range n {
-		earlier = append(earlier, desired-less)
+	most = t.from - t.sure
+	if t.sure == 0 {
+		return most, true
 	}
-	l.set(desired-n, now, earlier...)
+	var earlier []int
+	for value := most + 1; value <= t.from; value++ {
+		earlier = append(earlier, value)
+	}
+	if shown < least || shown > t.from { // it lags still further
+		earlier = append(earlier, shown)
+	}
+	l.set(most, now, earlier...)
+	return most, true
 }
 
 // doubted notes a write which left the desired capacity somewhere from least to

@@ -68,12 +68,42 @@ func TestLagAfterADoubt(t *testing.T) {
 		2: 2, 9: 9, // somebody else's
 	} {
 		var l lag
-		l.lowered(6, 2, []string{"i-1", "i-2"}, now)
+		l.lowered(6, terminated{from: 6, sure: 2, doubt: 1}, []string{"i-1", "i-2"}, now)
 		require.Equal(t, 4, l.desired(6, now))
 		require.Equal(t, 4, l.desired(5, now), "half of it shows")
 		l.seen(shown, now)
 		l.doubted(shown, 3, 4, now)
 		require.Equal(t, want, l.desired(shown, now), "shown %d", shown)
+	}
+}
+
+// TestLagOfTerminationsThatShowAlready: 6 is lowered by two, and perhaps by a
+// third; 4 had been raised to 6 before.
+func TestLagOfTerminationsThatShowAlready(t *testing.T) {
+	now := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
+	for during, want := range map[int]struct {
+		most int
+		ok   bool
+		then map[int]int // what counts, by what is shown
+	}{
+		// 4 was there before, so it lags, or it is so already: the same.
+		6: {4, true, map[int]int{6: 4, 5: 4, 4: 4, 3: 3, 9: 9}},
+		5: {4, true, map[int]int{6: 4, 5: 4, 4: 4, 3: 3}},
+		4: {4, true, map[int]int{6: 4, 5: 4, 4: 4, 3: 3}},
+		3: {4, true, map[int]int{6: 4, 5: 4, 4: 4, 3: 3}},
+		9: {9, false, map[int]int{9: 9, 8: 8, 6: 6}},
+		1: {1, false, map[int]int{1: 1, 4: 4}},
+	} {
+		var l lag
+		l.set(6, now, 4)
+		l.seen(during, now)
+		most, ok := l.lowered(during, terminated{from: 6, sure: 2, doubt: 1}, []string{"i-1", "i-2"}, now)
+		require.Equal(t, want.most, most, "shown %d", during)
+		require.Equal(t, want.ok, ok, "shown %d", during)
+		require.True(t, l.isEnded("i-2", now))
+		for shown, counts := range want.then {
+			require.Equal(t, counts, l.desired(shown, now), "shown %d, then %d", during, shown)
+		}
 	}
 }
 

@@ -84,7 +84,7 @@ var rivals = map[string]struct {
 			}
 			return g, err
 		}}
-	}}, "to be desired"},
+	}}, "increase by"},
 	"all are said to be given up": {rival{backend: func(b cloud.Backend, _ *awstest.Stub) cloud.Backend {
 		return careless{Backend: b, cancel: func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
 			g, given, err := b.Cancel(ctx, id, names)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"gpu-node-provider/cloud"
@@ -193,6 +194,38 @@ func TestInstanceArrivesDuringCancel(t *testing.T) {
 	n, err := testutil.GatherAndCount(registry, "gpu_node_provider_aws_placeholder_race_total")
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
+}
+
+// Cluster Autoscaler refreshes while its deletions are under way. What such a
+// reading shows has gone down already must not be taken off once more.
+func TestReadingDuringDelete(t *testing.T) {
+	const running, missing = 8, 9 // what is missing shows a target that is too low
+	for name, outside := range map[string]int{"ours alone": 0, "somebody else raises": 50} {
+		t.Run(name, func(t *testing.T) {
+			c, stub, g := short(t, running, missing, Options{})
+			doomed := ids(g)[:parallelTerminations+2]
+			shown := 0
+			// By the first call after the parallel ones, one at least has got through.
+			stub.Faults(awstest.Rule{Action: terminate, Skip: parallelTerminations, Times: 1, Fault: awstest.Do(func() {
+				if outside > 0 {
+					stub.SetDesired("train-t4", outside)
+				}
+				g, err := c.Describe(t.Context(), "t4")
+				assert.NoError(t, err)
+				shown = g[0].Target
+			})})
+			g, gone, err := c.Delete(t.Context(), "t4", doomed)
+			require.NoError(t, err)
+			require.NotEqual(t, running+missing, shown)
+			require.Len(t, gone, len(doomed))
+			want := stub.Group("train-t4").Desired
+			if outside == 0 {
+				require.Equal(t, running+missing-len(doomed), want)
+			}
+			require.Equal(t, want, g.Target)
+			require.Equal(t, want, get(t, c).Target)
+		})
+	}
 }
 
 // What comes while instances are protected is seen before anything is lowered.
