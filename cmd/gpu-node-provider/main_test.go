@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"gpu-node-provider/test/freeport"
 )
 
 // asProgram is set in the environment of a process that is to be the program.
@@ -134,9 +136,9 @@ func ports(grpc, http string) string { return fmt.Sprintf("address: %q, httpAddr
 // freePort is an address that nobody listens on.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l := listen(t, "127.0.0.1:0")
-	require.NoError(t, l.Close())
-	return l.Addr().String()
+	ports, err := freeport.Take(1)
+	require.NoError(t, err)
+	return fmt.Sprintf("127.0.0.1:%d", ports[0])
 }
 
 func listen(t *testing.T, address string) net.Listener {

@@ -5,6 +5,7 @@ import glob
 import io
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -35,14 +36,24 @@ def until(what, holds):
     raise AssertionError(f"this did not happen in {PATIENCE} s: {what() if callable(what) else what}")
 
 
+def free_port():
+    """A port below those that Linux gives to outgoing connections: one of these could take it first."""
+    while True:
+        port = random.randrange(18_000, 32_000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
 class Server:
     """A redis-server of its own, which loses nothing when it is killed."""
 
     def __init__(self, *options):
         self.folder = tempfile.mkdtemp()
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+        port = free_port()
         self.url = f"redis://127.0.0.1:{port}"
         self.command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", self.folder]
         self.command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always", *options]

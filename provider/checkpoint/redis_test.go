@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +24,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"gpu-node-provider/test/freeport"
 )
 
 // server is a real redis-server on a port of its own, which it keeps when it is
@@ -124,19 +125,11 @@ func newStore(t *testing.T, o RedisOptions) *Store {
 	return store
 }
 
-var handedOut sync.Map
-
 func freePort(t *testing.T) int {
 	t.Helper()
-	for {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		port := listener.Addr().(*net.TCPAddr).Port //nolint:errcheck // it is TCP
-		require.NoError(t, listener.Close())
-		if _, taken := handedOut.LoadOrStore(port, true); !taken {
-			return port
-		}
-	}
+	ports, err := freeport.Take(1)
+	require.NoError(t, err)
+	return ports[0]
 }
 
 func write(t *testing.T, path, text string) string {

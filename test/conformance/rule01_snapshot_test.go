@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"gpu-node-provider/proto"
+	"gpu-node-provider/test/freeport"
 )
 
 func TestRule01ReadsComeFromOneSnapshot(t *testing.T) {
@@ -215,10 +217,9 @@ func rule01Port(t *testing.T) {
 // freePort is an address that nothing listens on.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ports, err := freeport.Take(1)
 	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", ports[0])
 }
 
 func accepts(address string) bool {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"gpu-node-provider/test/freeport"
 	"gpu-node-provider/test/process"
 )
 
@@ -60,7 +61,7 @@ func freePorts() (p ports, err error) {
 		&p.etcd, &p.peer, &p.api, &p.manager, &p.scheduler, &p.kwok,
 		&p.probe, &p.metrics, &p.metricsService, &p.adapter, &p.adapterMetrics,
 	}
-	free, err := process.FreePorts(len(all))
+	free, err := freeport.Take(len(all))
 	if err != nil {
 		return p, err
 	}

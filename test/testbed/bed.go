@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"gpu-node-provider/test/controlplane"
+	"gpu-node-provider/test/freeport"
 	"gpu-node-provider/test/nodeagent"
 	"gpu-node-provider/test/process"
 )
@@ -120,7 +121,7 @@ func (b *Bed) startRedis(ctx context.Context) error {
 	if err := os.MkdirAll(b.Logs(), 0o700); err != nil {
 		return err
 	}
-	ports, err := process.FreePorts(1)
+	ports, err := freeport.Take(1)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"gpu-node-provider/provider"
+	"gpu-node-provider/test/freeport"
 	"gpu-node-provider/test/process"
 )
 
@@ -107,7 +108,7 @@ func (b *Bed) prepareProvider(ctx context.Context) error {
 		return err
 	}
 	for n := range max(1, b.Replicas) {
-		ports, err := process.FreePorts(3)
+		ports, err := freeport.Take(3)
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,5 @@
-package process
+// Package freeport finds ports for servers that have to be told theirs.
+package freeport
 
 import (
 	"errors"
@@ -21,8 +22,8 @@ var nextPort atomic.Uint32
 
 func init() { nextPort.Store(rand.Uint32N(portRange)) }
 
-// FreePorts are n ports of loopback that nothing listens on.
-func FreePorts(n int) ([]int, error) {
+// Take finds n ports of loopback that nothing listens on.
+func Take(n int) ([]int, error) {
 	ports := make([]int, 0, n)
 	for range portRange {
 		port := firstPort + int(nextPort.Add(1)%portRange)
