@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"gpu-node-provider/test/controlplane"
-	"gpu-node-provider/test/freeport"
 	"gpu-node-provider/test/nodeagent"
 	"gpu-node-provider/test/process"
 )
@@ -38,10 +37,12 @@ type Options struct {
 type Bed struct {
 	Options
 	Cluster *controlplane.Cluster
-	Redis   *redis.Client
+	Redis   redis.UniversalClient
 	Watch   *Observer
 
 	binaries     binaries
+	redis        *process.Process
+	masters      []*master // of a Redis Cluster, when there is one
 	redisAddress string
 	grpc, http   string // addresses of the provider's Services
 	webhook      string
@@ -66,7 +67,7 @@ func Start(ctx context.Context, o Options) (*Bed, error) {
 	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	b.stop, b.running = stop, running
-	for _, step := range []func(context.Context) error{b.startRedis, b.startCluster, b.permissions, b.prepareProvider} {
+	for _, step := range []func(context.Context) error{b.prepareRedis, b.StartRedis, b.startCluster, b.permissions, b.prepareProvider} {
 		if err := step(ctx); err != nil {
 			return b, err
 		}
@@ -92,9 +93,12 @@ func (b *Bed) Stop() {
 	for _, s := range b.services {
 		s.close()
 	}
-	all := []*process.Process{b.autoscaler}
+	all := []*process.Process{b.autoscaler, b.redis}
 	for _, r := range b.replicas {
 		all = append(all, r.process)
+	}
+	for _, m := range b.masters {
+		all = append(all, m.process)
 	}
 	for _, p := range append(all, b.others...) {
 		if p != nil {
@@ -115,27 +119,6 @@ func (b *Bed) Logs() string { return filepath.Join(b.Dir, "logs") }
 func (b *Bed) startCluster(ctx context.Context) (err error) {
 	b.Cluster, err = controlplane.Start(ctx, controlplane.Options{Binaries: b.binaries.controlPlane, Dir: b.Dir, KEDA: !b.WithoutKEDA})
 	return err
-}
-
-func (b *Bed) startRedis(ctx context.Context) error {
-	if err := os.MkdirAll(b.Logs(), 0o700); err != nil {
-		return err
-	}
-	ports, err := freeport.Take(1)
-	if err != nil {
-		return err
-	}
-	p, err := process.Start(process.Spec{
-		Name: "redis", Path: b.binaries.redis, LogDir: b.Logs(), WorkDir: b.Dir,
-		Args: []string{"--port", fmt.Sprint(ports[0]), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"},
-	})
-	if err != nil {
-		return err
-	}
-	b.others = append(b.others, p)
-	b.redisAddress = fmt.Sprintf("127.0.0.1:%d", ports[0])
-	b.Redis = redis.NewClient(&redis.Options{Addr: b.redisAddress})
-	return p.Ready(ctx, startTimeout, func(ctx context.Context) error { return b.Redis.Ping(ctx).Err() })
 }
 
 func (b *Bed) startWatching(ctx context.Context) {

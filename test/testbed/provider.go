@@ -26,6 +26,7 @@ type Config struct {
 	NodeGroups []string
 	Quotas     []string
 	Checkpoint string // {askAfter: 5s, …}; the defaults when empty
+	Redis      string // {addresses: […], …}; the bed's own server when empty
 }
 
 // Pool is a node group of one-GPU nodes with a label accelerator. more holds
@@ -75,12 +76,12 @@ kind: ProviderConfig
 server: {address: %q, httpAddress: %q%s}
 kubernetes: {kubeconfig: %q, namespace: %s}
 cloud: %s
-redis: {addresses: [%q]}
+redis: %s
 checkpoint: %s
 quotas: %s
 nodeGroups: %s
 `, r.addresses[grpcPort], r.addresses[httpPort], b.tlsFields(r), b.file("provider.conf"), providerNamespace, b.cloud(c),
-		b.redisAddress, cmp.Or(c.Checkpoint, "{}"), list(c.Quotas), list(c.NodeGroups))
+		cmp.Or(c.Redis, fmt.Sprintf("{addresses: [%q]}", b.redisAddress)), cmp.Or(c.Checkpoint, "{}"), list(c.Quotas), list(c.NodeGroups))
 	// Renamed into place, so that the provider never reads half of it.
 	if err := os.WriteFile(r.config+".new", []byte(text), 0o600); err != nil {
 		return err
