@@ -213,10 +213,10 @@ func (c *Cloud) terminate(ctx context.Context, g *group, d *departure) (outcome,
 	doing := fmt.Sprintf("terminating %s of Auto Scaling group %s", d.instance, g.asg)
 	turns := c.turns(ctx)
 	defer turns.stop()
+	if err := turns.left(doing); err != nil {
+		return notConfirmed, err
+	}
 	for {
-		if err := ctx.Err(); err != nil {
-			return notConfirmed, fmt.Errorf("aws: %s was not started: %w", doing, err)
-		}
 		_, err := c.asg.TerminateInstanceInAutoScalingGroup(ctx, &autoscaling.TerminateInstanceInAutoScalingGroupInput{
 			InstanceId: &d.instance, ShouldDecrementDesiredCapacity: awssdk.Bool(d.counted),
 		}, careful)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"gpu-node-provider/cloud"
@@ -37,7 +38,7 @@ func (u *underWay) Do(r *http.Request) (*http.Response, error) {
 }
 
 // interrupted is a Backend with a group of three failed placeholders.
-func interrupted(t *testing.T, action string) (*Cloud, *underWay, cloud.Group) {
+func interrupted(t *testing.T, action string) (*Cloud, *awstest.Stub, *underWay, cloud.Group) {
 	stub := awstest.NewStub(t)
 	stub.CreateGroup(awstest.Group{Name: "train-t4", Max: 9, Desired: 3, Protected: true})
 	stub.Capacity("train-t4", 0, noCapacity)
@@ -51,12 +52,12 @@ func interrupted(t *testing.T, action string) (*Cloud, *underWay, cloud.Group) {
 	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", AutoScalingGroup: "train-t4"}}))
 	g := get(t, c)
 	u.done.Store(false)
-	return c, u, g
+	return c, stub, u, g
 }
 
 // An answer that was on its way during a write is older than what is known.
 func TestOldAnswerIsDropped(t *testing.T) {
-	c, u, g := interrupted(t, "DescribeAutoScalingGroups")
+	c, _, u, g := interrupted(t, "DescribeAutoScalingGroups")
 	var raised cloud.Group
 	u.then = func() {
 		var err error
@@ -73,7 +74,7 @@ func TestOldAnswerIsDropped(t *testing.T) {
 // A Describe that sees the lowered value before the Cancel is over drops the
 // placeholders that were named, and no others.
 func TestDescribeDuringCancel(t *testing.T) {
-	c, u, g := interrupted(t, setDesired)
+	c, _, u, g := interrupted(t, setDesired)
 	all := idsOf(g, isPlaceholder)
 	left := []string{all[0], all[2]}
 	u.then = func() { require.Equal(t, left, idsOf(get(t, c), isPlaceholder)) }
@@ -83,4 +84,36 @@ func TestDescribeDuringCancel(t *testing.T) {
 	require.Equal(t, all[1:2], given)
 	require.Equal(t, left, idsOf(g, isPlaceholder))
 	require.Equal(t, left, idsOf(get(t, c), isPlaceholder))
+}
+
+// A value that is neither ours nor from before is somebody else's, and counts, also
+// when a reading has shown it before our answer came.
+func TestSomebodyElseDuringAWrite(t *testing.T) {
+	c, stub, u, _ := interrupted(t, setDesired)
+	u.then = func() {
+		stub.SetDesired("train-t4", 7)
+		require.Equal(t, 7, get(t, c).Target)
+	}
+	g, err := c.Increase(t.Context(), "t4", 2)
+	require.NoError(t, err)
+	require.True(t, u.done.Load())
+	require.Equal(t, 7, g.Target)
+	_, err = c.Increase(t.Context(), "t4", 1)
+	require.NoError(t, err)
+	require.Equal(t, 8, stub.Group("train-t4").Desired, "nothing of it is taken back")
+}
+
+// The other way round: somebody else's value was seen, and ours came after it.
+func TestSomebodyElseBeforeAWrite(t *testing.T) {
+	c, stub, _, _ := interrupted(t, "")
+	stub.Faults(awstest.Rule{Action: setDesired, Times: 1, Fault: awstest.Do(func() {
+		stub.SetDesired("train-t4", 7)
+		g, err := c.Describe(t.Context(), "t4")
+		assert.NoError(t, err)
+		assert.Equal(t, 7, g[0].Target)
+	})})
+	g, err := c.Increase(t.Context(), "t4", 2)
+	require.NoError(t, err)
+	require.Equal(t, 5, stub.Group("train-t4").Desired, "it is an absolute value")
+	require.Equal(t, 5, g.Target)
 }

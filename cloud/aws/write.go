@@ -8,6 +8,7 @@ import (
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
 )
@@ -67,6 +68,9 @@ func (c *Cloud) setDesired(ctx context.Context, g *group, from standing, value i
 	var doubt error
 	turns := c.turns(ctx)
 	defer turns.stop()
+	if err := turns.left(doing); err != nil {
+		return err
+	}
 	for {
 		_, err := c.asg.SetDesiredCapacity(ctx, &autoscaling.SetDesiredCapacityInput{
 			AutoScalingGroupName: &g.asg,
@@ -74,11 +78,7 @@ func (c *Cloud) setDesired(ctx context.Context, g *group, from standing, value i
 			HonorCooldown:        awssdk.Bool(false),
 		}, careful)
 		if err == nil {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			g.wrote(c, func(l *lag, now time.Time) {
-				l.set(value, now, from.desired, int(awssdk.ToInt32(g.raw.DesiredCapacity)))
-			})
+			c.noteSet(ctx, g, from, value)
 			return nil
 		}
 		refused := wasNotSent(err)
@@ -96,6 +96,26 @@ func (c *Cloud) setDesired(ctx context.Context, g *group, from standing, value i
 		defer c.mu.Unlock()
 		g.lag.possible(value, value)
 		return unknown(ctx, doing, doubt)
+	}
+}
+
+// noteSet takes over a desired capacity that AWS has acknowledged.
+func (c *Cloud) noteSet(ctx context.Context, g *group, from standing, value int) {
+	c.mu.Lock()
+	before, shown := int(awssdk.ToInt32(from.asg.DesiredCapacity)), int(awssdk.ToInt32(g.raw.DesiredCapacity))
+	var counts int
+	g.wrote(c, func(l *lag, now time.Time) {
+		l.set(value, now, from.desired, before)
+		counts = l.desired(shown, now)
+	})
+	c.mu.Unlock()
+	if counts == value {
+		return
+	}
+	// A reading has shown somebody else's value meanwhile, from before or after this one.
+	if err := c.read(ctx, g); err != nil {
+		c.log.Warn("desired capacity is not known, somebody else sets it too", zap.String("node_group", g.id),
+			zap.Int("set", value), zap.Int("shown", shown), zap.Error(err))
 	}
 }
 
@@ -119,6 +139,15 @@ func (c *Cloud) turns(ctx context.Context) *turns {
 		pace, stop = early, func() { stopEarly(); whole() }
 	}
 	return &turns{ctx: pace, stop: stop, now: c.now, until: c.now().Add(settleFor), pause: firstPause}
+}
+
+// left is an error when there is no time even for the first turn: AWS would carry
+// out what the caller takes for failed.
+func (t *turns) left(doing string) error {
+	if err := t.ctx.Err(); err != nil {
+		return fmt.Errorf("aws: %s was not started, less than %s is left of the caller's time: %w", doing, answerTime, err)
+	}
+	return nil
 }
 
 // next waits for another turn, and is false when there is none.

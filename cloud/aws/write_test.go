@@ -420,10 +420,30 @@ func TestAbandonedCancelAfterAnIncrease(t *testing.T) {
 	g, err := c.Increase(t.Context(), "t4", 2)
 	require.NoError(t, err)
 	stub.Faults(awstest.Rule{Action: setDesired, Fault: awstest.HangAfter()})
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), answerTime+500*time.Millisecond)
 	defer cancel()
 	_, _, err = c.Cancel(ctx, "t4", idsOf(g, isPlaceholder))
 	require.ErrorIs(t, err, cloud.ErrUnknownOutcome)
 	require.Equal(t, 2, stub.Group("train-t4").Desired)
 	require.Equal(t, 2, get(t, c).Target)
+}
+
+// Nothing is sent to AWS when the caller will be gone before it answers.
+func TestNothingIsSentWithoutTimeForTheAnswer(t *testing.T) {
+	c, stub, g := short(t, 2, 2, Options{})
+	calls := map[string]func(ctx context.Context) error{
+		"increase": func(ctx context.Context) error { _, err := c.Increase(ctx, "t4", 1); return err },
+		"delete":   func(ctx context.Context) error { _, _, err := c.Delete(ctx, "t4", ids(g)); return err },
+		"cancel":   func(ctx context.Context) error { _, _, err := c.Cancel(ctx, "t4", idsOf(g, isPlaceholder)); return err },
+	}
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), answerTime*9/10)
+			defer cancel()
+			err := call(ctx)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorContains(t, err, "was not started")
+			require.Zero(t, stub.Count(setDesired)+stub.Count(terminate))
+		})
+	}
 }
