@@ -148,6 +148,8 @@ type Judged struct {
 	Pod
 	Verdict
 	Signals Signals
+
+	saved time.Time // what its acknowledgement proves; zero when that is nothing
 }
 
 // Judge judges pods on one reading of Redis. Without pods nothing is read. An
@@ -195,7 +197,15 @@ func (a *Assessor) judge(now time.Time, p Pod, s Signals) Judged {
 	if !v.Clear && s.BadAck != nil {
 		v.Reason = "its acknowledgement is none: " + s.BadAck.Error()
 	}
-	return Judged{Pod: p, Verdict: v, Signals: s}
+	saved, _ := savedAt(now, p.Facts, s.Request, s.Ack)
+	return Judged{Pod: p, Verdict: v, Signals: s, saved: saved}
+}
+
+// HadSaved says whether a pod that was told to stop had an acknowledgement that
+// counted then. It may save once more, but its end loses no more than letting it
+// go did: it is clear once it is gone.
+func (j Judged) HadSaved(policy Policy) bool {
+	return j.Stage == Terminating && !j.saved.IsZero() && !j.saved.Before(j.TerminatingSince.Add(-policy.MaxAge-skew))
 }
 
 // errFuture is why an acknowledgement that comes before its time is none.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -132,6 +133,10 @@ func (h Webhook) judgeOn(ctx context.Context, pod *corev1.Pod, node *corev1.Node
 	if err != nil {
 		return "", err
 	}
+	// The first to be evicted must not keep those that are evicted with it.
+	judged = slices.DeleteFunc(judged, func(p checkpoint.Judged) bool {
+		return p.UID != string(pod.UID) && p.HadSaved(h.Assessor.Policy())
+	})
 	blocking := checkpoint.Blocking(judged)
 	if blocking != "" && !dryRun {
 		h.askAll(ctx, judged)

@@ -78,6 +78,32 @@ func TestNoneOfFourIsEvictedBeforeTheFourth(t *testing.T) {
 	}
 }
 
+// Cluster Autoscaler evicts all of a node at once: the API server has deleted the
+// first before the second is asked about.
+func TestEvictionsInParallel(t *testing.T) {
+	for name, saved := range map[string]bool{"the first had saved": true, "the first had not": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			first, second := w.train("a", func(p *corev1.Pod) { p.Finalizers = []string{"test/kept"} }), w.train("b")
+			w.pass(time.Second)
+			if saved {
+				w.acknowledge(first)
+			}
+			w.acknowledge(second)
+			w.cordon()
+			w.pass(time.Minute)
+			require.Equal(t, saved, w.evict("a").Allowed)
+			w.update(first, func(p *corev1.Pod) {
+				p.DeletionTimestamp = &metav1.Time{Time: w.clock.Now().Add(10 * time.Minute)}
+				p.DeletionGracePeriodSeconds = new(int64(600))
+			})
+			require.Equal(t, saved, w.evict("b").Allowed)
+			require.False(t, w.evict("a").Allowed, "it may save once more")
+			w.requireGate("train/a")
+		})
+	}
+}
+
 func TestEvictionsThatAreNoneOfOurs(t *testing.T) {
 	w := newWorld(t)
 	w.train("a")
