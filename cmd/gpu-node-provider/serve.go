@@ -203,10 +203,10 @@ func (p *process) addGRPC(ctx context.Context, g *oklog.Group) {
 		if err != nil {
 			return usageError{fmt.Errorf("server.address: %w; stop what uses it, or choose another", err)}
 		}
-		close(p.started)
 		if err := p.tell(port.Addr()); err != nil {
 			return err
 		}
+		close(p.started) // from now on the file may change
 		return p.office.Load().listener.Serve(port)
 	}, func(cause error) {
 		cancel()

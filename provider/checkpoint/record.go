@@ -351,8 +351,8 @@ func (r *Record) forgetShard(u *update) {
 				continue
 			}
 			if m, err := decodeMachine(text); err == nil {
-				r.adopt(m, name)
-				r.others[m.Instance] = !u.changes(m.Instance)
+				more := r.adopt(m, name)
+				r.others[m.Instance] = more || !u.changes(m.Instance)
 			}
 		}
 	case apierrors.IsNotFound(err):
@@ -365,17 +365,20 @@ func (r *Record) forgetShard(u *update) {
 	}
 }
 
-func (r *Record) adopt(m Machine, shard string) {
+// adopt takes over an entry, and says whether it has pods that were not known.
+func (r *Record) adopt(m Machine, shard string) (more bool) {
 	ours, known := r.machines[m.Instance]
 	if !known {
 		r.machines[m.Instance], r.shardOf[m.Instance] = m, shard
-		return
+		return len(m.Pods) > 0
 	}
 	if _, known := r.shardOf[m.Instance]; !known {
 		r.shardOf[m.Instance] = shard
 	}
+	before := len(ours.Pods)
 	ours.Pods = union(ours.Pods, m.Pods)
 	r.machines[m.Instance] = ours
+	return len(ours.Pods) > before
 }
 
 func sizeOf(shard *corev1.ConfigMap) int {

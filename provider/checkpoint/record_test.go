@@ -192,6 +192,10 @@ func TestRecordOfTwoLeaders(t *testing.T) {
 		require.Equal(t, names, podsOf(loaded(t, client).Of(instance)), instance)
 	}
 	require.Equal(t, "a,late,new-1", podsOf(before.Of("i-1")), "and is in memory")
+	require.NoError(t, before.Put(t.Context(), machine("i-1", "a", "late")), "again, as it was before the conflict")
+	require.Equal(t, "a,late,new-1", podsOf(loaded(t, client).Of("i-1")))
+	require.NoError(t, before.Put(t.Context(), machine("i-1", "a")))
+	require.Equal(t, "a", podsOf(loaded(t, client).Of("i-1")))
 	require.NoError(t, before.Put(t.Context(), machine("i-2", "b")))
 	require.Equal(t, "b", podsOf(loaded(t, client).Of("i-2")), "but who knows of a pod may drop it")
 }
