@@ -31,6 +31,7 @@ const (
 // autoscalerIsNew marks everything in flight as forgotten, now and when the
 // cloud is read next: the snapshot may be older than what is in flight.
 func (s *Server) autoscalerIsNew() {
+	s.autoscalers.Add(1)
 	s.forgetNext.Store(true)
 	if !s.current.Load().anyInFlight() {
 		return
@@ -52,10 +53,11 @@ func (n *snapshot) anyInFlight() bool {
 func (s *Server) forgetAllLocked(why cause) {
 	now := s.current.Load()
 	for _, g := range now.order {
-		if g.inFlight == 0 {
-			continue
+		record := s.recordLocked(g.ID)
+		if g.inFlight == 0 || why == causeNewAutoscaler && record.absorbed == s.autoscalers.Load() {
+			continue // one answer of OK was enough
 		}
-		s.recordLocked(g.ID).forgotten = g.inFlight
+		record.forgotten = g.inFlight
 		s.log.Info("capacity in flight may be forgotten",
 			zap.String("node_group", g.ID), zap.Int("in_flight", g.inFlight), zap.String("cause", string(why)))
 	}
@@ -69,6 +71,9 @@ func (w *write) absorb(delta int) bool {
 	s.mu.Lock()
 	forgotten := min(w.record.forgotten, s.inFlight(w.view.Group, w.now()))
 	w.record.forgotten, w.record.unread = 0, false
+	if forgotten > 0 {
+		w.record.absorbed = s.autoscalers.Load()
+	}
 	s.mu.Unlock()
 	if forgotten == 0 {
 		return false

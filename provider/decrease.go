@@ -75,7 +75,7 @@ func (w *write) cancel(ctx context.Context, placeholders []string) (int, error) 
 	if len(placeholders) == 0 {
 		return 0, nil
 	}
-	if err := ctx.Err(); err != nil {
+	if err := hasTime(ctx); err != nil {
 		return 0, fmt.Errorf("nothing was cancelled: %w", err)
 	}
 	state, cancelled, err := w.s.backend.Cancel(ctx, w.id, placeholders)
@@ -99,11 +99,14 @@ func (w *write) cancelled(state cloud.Group, n int) {
 // confirmCancelled asks the cloud what became of a cancellation.
 func (w *write) confirmCancelled(ctx context.Context, placeholders []string, unknown error) (int, error) {
 	before := w.now()
+	ctx, stop := aside(ctx)
+	defer stop()
 	if err := w.describe(ctx); err != nil {
 		return 0, fmt.Errorf("cancelling %d placeholders of node group %s: %w", len(placeholders), w.id, unknown)
 	}
 	// Some may have become machines meanwhile; only the target tells them apart.
-	n := max(0, before.Target-w.state.Target)
+	// Of a fall by more, the rest is somebody else's.
+	n := min(max(0, before.Target-w.state.Target), len(placeholders))
 	if n == 0 {
 		return 0, fmt.Errorf("cancelling %d placeholders of node group %s: %w", len(placeholders), w.id, unknown)
 	}

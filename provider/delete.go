@@ -221,7 +221,7 @@ func (w *write) terminate(ctx context.Context, nodes []GateNode) (int, error) {
 	if len(nodes) == 0 {
 		return 0, nil
 	}
-	if err := ctx.Err(); err != nil {
+	if err := hasTime(ctx); err != nil {
 		return 0, fmt.Errorf("nothing was terminated: %w", err)
 	}
 	ids := make([]string, 0, len(nodes))
@@ -229,17 +229,15 @@ func (w *write) terminate(ctx context.Context, nodes []GateNode) (int, error) {
 		ids = append(ids, n.Instance)
 	}
 	state, confirmed, err := w.s.backend.Delete(ctx, w.id, ids)
-	switch {
-	case err == nil:
-		w.learned(state)
-	case isUnknown(err):
-		w.lost()
-		confirmed = w.confirmTerminated(ctx, ids)
-	case len(confirmed) > 0:
+	if err == nil || len(confirmed) > 0 {
 		w.learned(state)
 	}
+	if isUnknown(err) {
+		w.lost()
+		confirmed = append(confirmed, w.confirmTerminated(ctx, without(ids, confirmed))...)
+	}
 	w.s.metrics.terminated.WithLabelValues(w.id).Add(float64(len(confirmed)))
-	missing := slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(confirmed, id) })
+	missing := without(ids, confirmed)
 	if len(missing) == 0 {
 		return len(confirmed), nil
 	}
@@ -254,8 +252,14 @@ func (w *write) terminate(ctx context.Context, nodes []GateNode) (int, error) {
 		len(missing), len(nodes), shorten(strings.Join(missing, ", "), maxIDInMessage), err)
 }
 
+func without(ids, these []string) []string {
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return slices.Contains(these, id) })
+}
+
 // confirmTerminated asks the cloud which of the instances are going or gone.
 func (w *write) confirmTerminated(ctx context.Context, ids []string) []string {
+	ctx, cancel := aside(ctx)
+	defer cancel()
 	if err := w.describe(ctx); err != nil {
 		return nil
 	}

@@ -37,6 +37,9 @@ func (s *Server) increase(ctx context.Context, id string, delta int) error {
 	if w.absorb(delta) {
 		return nil
 	}
+	if err := hasTime(ctx); err != nil {
+		return fmt.Errorf("nothing was bought: %w", err)
+	}
 	granted, limit := s.ledger.Reserve(id, delta, w.view.announced)
 	w.spend(granted)
 	if granted == 0 {
@@ -95,20 +98,24 @@ func (w *write) buy(ctx context.Context, granted int) error {
 }
 
 // verify finds out whether an increase was carried out. While that is not
-// known the reservation stays; a later reading of the cloud settles it.
+// known what was granted counts as bought; a later reading of the cloud settles it.
 func (w *write) verify(ctx context.Context, before, granted int, unknown error) error {
 	w.s.mu.Lock()
+	earlier := w.record.doubt
 	w.record.doubt = nil
 	w.s.mu.Unlock()
-	if err := w.describe(ctx); err == nil && w.state.Target > before {
+	ctx, cancel := aside(ctx)
+	defer cancel()
+	if err := w.describe(ctx); err == nil && w.state.Target >= before+granted {
 		return nil
 	}
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
-	w.record.doubt = &doubt{target: w.now().Target, until: w.s.now().Add(doubtFor)}
+	w.record.doubt = &doubt{target: w.now().Target, granted: granted, until: w.s.now().Add(doubtFor)}
+	if earlier != nil {
+		w.record.doubt.granted += earlier.granted
+	}
 	if w.state != nil {
-		// What the cloud says now takes the place of the reservation when the
-		// write ends; should the increase still come, a refresh will see it.
 		return fmt.Errorf("increasing node group %s by %d: not carried out so far: %w: %w", w.id, granted, cloud.ErrUnavailable, unknown)
 	}
 	return fmt.Errorf("increasing node group %s by %d: %w", w.id, granted, unknown)

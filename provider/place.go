@@ -12,15 +12,19 @@ type Place struct {
 	HourlyPrice float64
 }
 
-// GroupRead is when a group was last read from the cloud; false when it is not in
-// the file, or when the cloud could not tell of it then.
+// GroupRead is when a group was last read from the cloud, by a whole reading and
+// not in the middle of a write to it; false when it is not in the file, or when the
+// cloud could not tell of it then.
 func (s *Server) GroupRead(group string) (time.Time, bool) {
 	now := s.current.Load()
 	if now == nil {
 		return time.Time{}, false
 	}
 	g, ok := now.groups[group]
-	return now.taken, ok && g.problem() == ""
+	if !ok || g.read.IsZero() {
+		return time.Time{}, false
+	}
+	return g.read, g.problem() == ""
 }
 
 // Place finds an instance; false when it is none of the file's groups', or gone.

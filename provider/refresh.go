@@ -39,16 +39,24 @@ func (s *Server) Refresh(ctx context.Context, _ *proto.RefreshRequest) (*proto.R
 // readLately says whether the last reading will do. Each whole reading costs
 // calls that a cloud counts, and Cluster Autoscaler refreshes every 10 s.
 func (s *Server) readLately() bool {
-	if s.now().Sub(s.current.Load().taken) >= s.readEvery {
+	age := s.now().Sub(s.current.Load().taken)
+	if age >= s.readEvery {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if age >= watchEvery && s.now().Before(s.watched) {
+		return false
+	}
 	if s.forgetNext.Swap(false) {
 		s.forgetAllLocked(causeNewAutoscaler)
 	}
 	return true
 }
+
+// watchEvery is how often the cloud is read for an asking Cluster Autoscaler while
+// a write may still show whose outcome was not known.
+const watchEvery = 5 * time.Second
 
 // refreshOnce is refresh, unless the cloud has been read while this call waited
 // for its turn: many that come at a time cost one reading.
@@ -99,6 +107,9 @@ func (s *Server) read(ctx context.Context) error {
 	defer s.mu.Unlock()
 	fresh := s.freshLocked(states, marks)
 	s.publishLocked(s.current.Load().catalogue, fresh, s.now())
+	if s.now().Before(s.watched) {
+		s.cordonSoon()
+	}
 	if s.forgetNext.Swap(false) {
 		s.forgetAllLocked(causeNewAutoscaler)
 	}
@@ -127,7 +138,8 @@ func (s *Server) freshLocked(states []cloud.Group, marks map[string]uint64) map[
 // changes it, and on some clouds chooses the machines that go by that.
 func (s *Server) noteOutsider(record *groupRecord, state cloud.Group) {
 	before := s.current.Load().groups[state.ID]
-	if before == nil || before.problem() != "" || record.unclear || record.doubt != nil || before.state.Target == state.Target {
+	ours := record.unclear || record.doubt != nil || s.now().Before(record.watched)
+	if before == nil || before.problem() != "" || ours || before.state.Target == state.Target {
 		return
 	}
 	text := fmt.Sprintf("node group %s: its target went from %d to %d, and not by this provider", state.ID, before.state.Target, state.Target)

@@ -57,8 +57,9 @@ func (s *Server) Reload(ctx context.Context, next *nodegroup.Catalogue) error {
 	return nil
 }
 
-// holdDropped makes sure that no group which the new file drops still has
-// instances, and that none gets any until leave is called.
+// holdDropped makes sure that no group which the new file drops, or looks for
+// elsewhere in the cloud, still has instances, and that none gets any until leave
+// is called.
 func (s *Server) holdDropped(ctx context.Context, next *nodegroup.Catalogue) (leave func(), err error) {
 	var held []lane
 	leave = func() {
@@ -68,7 +69,8 @@ func (s *Server) holdDropped(ctx context.Context, next *nodegroup.Catalogue) (le
 	}
 	var problems []error
 	for _, g := range s.current.Load().order {
-		if _, stays := next.Lookup(g.ID); stays {
+		dropped := droppedBy(next, g.Group)
+		if dropped == "" {
 			continue
 		}
 		s.mu.Lock()
@@ -81,9 +83,9 @@ func (s *Server) holdDropped(ctx context.Context, next *nodegroup.Catalogue) (le
 		held = append(held, l)
 		states, err := s.backend.Describe(ctx, g.ID)
 		if err != nil {
-			problems = append(problems, fmt.Errorf("node group %s is missing from the new file, and the cloud cannot say whether it is empty: %w", g.ID, err))
+			problems = append(problems, fmt.Errorf("node group %s %s, and the cloud cannot say whether it is empty: %w", g.ID, dropped, err))
 		} else if n := s.instancesOf(states[0]); n > 0 {
-			problems = append(problems, fmt.Errorf("node group %s is missing from the new file and has %d instances: %s", g.ID, n, toKeep(g.Group, next)))
+			problems = append(problems, fmt.Errorf("node group %s %s and has %d instances: %s", g.ID, dropped, n, toKeep(g.Group, next)))
 		}
 	}
 	if len(problems) > 0 {
@@ -93,12 +95,28 @@ func (s *Server) holdDropped(ctx context.Context, next *nodegroup.Catalogue) (le
 	return leave, nil
 }
 
+// droppedBy says how a new file loses sight of a group's instances; empty when it
+// does not.
+func droppedBy(next *nodegroup.Catalogue, g *nodegroup.Group) string {
+	switch after, stays := next.Lookup(g.ID); {
+	case !stays:
+		return "is missing from the new file"
+	case after.AutoScalingGroup != g.AutoScalingGroup:
+		return fmt.Sprintf("is Auto Scaling group %s instead of %s in the new file", after.AutoScalingGroup, g.AutoScalingGroup)
+	default:
+		return ""
+	}
+}
+
 // toKeep says what to write in the new file so that a group's instances stay known.
 func toKeep(g *nodegroup.Group, next *nodegroup.Catalogue) string {
 	for _, other := range next.All() {
 		if g.AutoScalingGroup != "" && other.AutoScalingGroup == g.AutoScalingGroup {
 			return fmt.Sprintf("its Auto Scaling group %s is node group %s there; keep the id %s", g.AutoScalingGroup, other.ID, g.ID)
 		}
+	}
+	if _, stays := next.Lookup(g.ID); stays {
+		return fmt.Sprintf("keep autoScalingGroup: %s, with retired: true until it is empty, and give the other an id of its own", g.AutoScalingGroup)
 	}
 	return "write retired: true until it is empty"
 }

@@ -72,13 +72,19 @@ type Server struct {
 
 	// forgetNext makes the next refresh mark everything in flight as forgotten.
 	forgetNext atomic.Bool
+	// autoscalers counts the processes that were new.
+	autoscalers atomic.Uint64
+	// departing has Run cordon what is on its way out at once.
+	departing chan struct{}
 
 	refreshing lane    // one Describe of everything at a time
 	failure    failure // the last reading, if it failed; guarded by refreshing
 
 	mu     sync.Mutex // guards what follows, and the step from one snapshot to the next
 	groups map[string]*groupRecord
-	toldOf map[podReason]time.Time // Events on waiting Pods, so as not to repeat them
+	// watched is until when the cloud is read more often; see write.lost.
+	watched time.Time
+	toldOf  map[podReason]time.Time // Events on waiting Pods, so as not to repeat them
 	// reloadError is why the file on disk is not the one in force.
 	reloadError error
 }
@@ -99,6 +105,8 @@ type groupRecord struct {
 	forgotten int
 	// unread is true when it is forgotten because an answer was not read.
 	unread bool
+	// absorbed is the count of autoscalers at the last increase that was absorbed.
+	absorbed uint64
 	// announced is how much growth the last refresh had room for, less what was
 	// granted since.
 	announced int
@@ -107,6 +115,8 @@ type groupRecord struct {
 	// unclear is true from a write of any kind whose outcome is not known until
 	// the cloud has been read: the snapshot may not be what is there.
 	unclear bool
+	// watched is until when a write whose outcome was not known may still show.
+	watched time.Time
 }
 
 // New makes a Server. Nothing is asked of the cloud before Start.
@@ -128,6 +138,7 @@ func New(o Options) *Server {
 		log:        o.Log,
 		now:        o.Now,
 		refreshing: newLane(),
+		departing:  make(chan struct{}, 1),
 		groups:     map[string]*groupRecord{},
 		toldOf:     map[podReason]time.Time{},
 	}
@@ -189,6 +200,9 @@ func (s *Server) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-s.departing:
+			s.cordonDeparting(ctx)
+			continue
 		case <-ticker.C:
 		}
 		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
@@ -215,6 +229,14 @@ func (s *Server) cordonDeparting(ctx context.Context) {
 				s.log.Warn("cordoning a departing node failed", zap.String("instance", i.ID), zap.Error(err))
 			}
 		}
+	}
+}
+
+// cordonSoon has Run do so, without waiting for it.
+func (s *Server) cordonSoon() {
+	select {
+	case s.departing <- struct{}{}:
+	default: // it is going to
 	}
 }
 

@@ -201,11 +201,12 @@ func TestOutcomeThatComesToLightLateIsAbsorbed(t *testing.T) {
 		cancel()
 		return cloud.Group{}, context.Cause(ctx)
 	}
+	backend.describe = func(context.Context, []cloud.Group) ([]cloud.Group, error) { return nil, cloud.ErrThrottled }
 	_, err := s.NodeGroupIncreaseSize(ctx, &proto.NodeGroupIncreaseSizeRequest{Id: "t4", Delta: 2})
 	require.Error(t, err)
 	require.Equal(t, 0, targetOfT4(t, s), "not known yet")
 
-	backend.increase = nil
+	backend.increase, backend.describe = nil, nil
 	_, err = s.Refresh(context.Background(), &proto.RefreshRequest{})
 	require.NoError(t, err)
 	require.Equal(t, 2, targetOfT4(t, s))
@@ -364,21 +365,25 @@ func TestGateKeepsNodes(t *testing.T) {
 }
 
 func TestReloadIsWholeOrNothing(t *testing.T) {
-	s := newTestServer(t, testConfig())
+	onAWS := func() *config.Config {
+		c := testConfig()
+		c.NodeGroups[1].AutoScalingGroup = "gpu-opts"
+		return c
+	}
+	s := newTestServer(t, onAWS())
 	require.NoError(t, increase(s, "opts", 1))
 	changed := func(change func(*config.Config)) *nodegroup.Catalogue {
-		c := testConfig()
+		c := onAWS()
 		change(c)
 		return catalogue(c)
 	}
 	err := s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups = c.NodeGroups[:1] }))
 	require.ErrorContains(t, err, "node group opts is missing from the new file and has 1 instances: write retired: true until it is empty")
-	renamed := func(id string) *nodegroup.Catalogue {
-		return changed(func(c *config.Config) { c.NodeGroups[1].ID, c.NodeGroups[1].AutoScalingGroup = id, "gpu-opts" })
-	}
-	require.NoError(t, s.Reload(context.Background(), renamed("opts")))
-	require.ErrorContains(t, s.Reload(context.Background(), renamed("other")),
+	require.ErrorContains(t, s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups[1].ID = "other" })),
 		"node group opts is missing from the new file and has 1 instances: its Auto Scaling group gpu-opts is node group other there; keep the id opts")
+	require.ErrorContains(t, s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups[1].AutoScalingGroup = "gpu-more" })),
+		"node group opts is Auto Scaling group gpu-more instead of gpu-opts in the new file and has 1 instances: keep autoScalingGroup: gpu-opts, "+
+			"with retired: true until it is empty, and give the other an id of its own")
 	s.TookFile(err)
 	report, _ := s.Report()
 	require.Contains(t, report.ReloadError, "node group opts is missing")

@@ -35,6 +35,9 @@ type snapshot struct {
 type groupView struct {
 	*nodegroup.Group
 	state cloud.Group
+	// read is the time of the last whole reading of the cloud whose answer for it
+	// was taken.
+	read time.Time
 	// troubled is since when the cloud cannot serve it; zero while it can.
 	troubled time.Time
 	// inFlight counts capacity that is asked for and not yet a usable node.
@@ -106,12 +109,16 @@ func (s *Server) publishLocked(catalogue *nodegroup.Catalogue, states map[string
 			}
 			fresh = false
 		}
+		read := taken
+		if before != nil && (!fresh || taken.IsZero()) {
+			read = before.read
+		}
 		since := s.troubledSince(before, state)
 		if errors.Is(state.Problem, cloud.ErrNotFound) && s.now().Sub(since) >= goneAfter {
 			state, fresh = cloud.Group{ID: g.ID, Problem: state.Problem}, true
 		}
 		s.ledgerLocked(g.ID, state, fresh)
-		next.order = append(next.order, &groupView{Group: g, state: state, troubled: since})
+		next.order = append(next.order, &groupView{Group: g, state: state, read: read, troubled: since})
 		next.groups[g.ID] = next.order[len(next.order)-1]
 	}
 	s.nodeIndex(old, next)
@@ -166,11 +173,17 @@ func (s *Server) recordLocked(id string) *groupRecord {
 }
 
 func (s *Server) ledgerLocked(id string, state cloud.Group, fresh bool) {
+	record := s.recordLocked(id)
 	// A group in the middle of a write holds a reservation that an older state
 	// would wipe out.
-	if fresh && !s.recordLocked(id).writing {
-		s.ledger.Observe(id, quota.Size{Target: state.Target, Deleting: len(state.Instances) - state.Target, CloudMax: state.Max})
+	if !fresh || record.writing {
+		return
 	}
+	size := quota.Size{Target: state.Target, Deleting: len(state.Instances) - state.Target, CloudMax: state.Max}
+	if d := record.doubt; d != nil { // what may still come must not be bought elsewhere
+		size.Target = max(size.Target, d.target+d.granted)
+	}
+	s.ledger.Observe(id, size)
 }
 
 // nodeIndex says which group each id belongs to, and remembers which ids have gone.

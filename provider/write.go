@@ -23,14 +23,42 @@ type write struct {
 
 // doubt is an IncreaseSize that may still have raised the target.
 type doubt struct {
-	target int // before it
-	until  time.Time
+	target  int // before it
+	granted int // by how much
+	until   time.Time
 }
 
 // doubtFor is how long a raised target that nobody else explains is put down
 // to an IncreaseSize whose outcome was not known: clouds finish what they were
 // sent within seconds, and a minute leaves no doubt.
 const doubtFor = time.Minute
+
+// leastTime has to be left of the caller's deadline when the cloud is sent a
+// write: with less, the cloud carries out what the caller takes for failed.
+const leastTime = time.Second
+
+// hasTime is an error when there is too little left.
+func hasTime(ctx context.Context) error {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return ctx.Err()
+	}
+	early, cancel := context.WithDeadline(ctx, deadline.Add(-leastTime))
+	defer cancel()
+	if err := early.Err(); err != nil {
+		return fmt.Errorf("less than %s is left of the caller's time: %w", leastTime, err)
+	}
+	return nil
+}
+
+// confirmTimeout bounds what is asked about a write after its caller's time is over.
+const confirmTimeout = 5 * time.Second
+
+// aside is a context for finding out what became of a write. That has to be known
+// also when nobody waits for the answer any more.
+func aside(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
+}
 
 // begin waits for the group's lane. Every write that began must end.
 func (s *Server) begin(ctx context.Context, id string) (*write, error) {
@@ -43,13 +71,13 @@ func (s *Server) begin(ctx context.Context, id string) (*write, error) {
 	if err := record.lane.enter(ctx); err != nil {
 		return nil, err
 	}
-	// A reload may have taken the group away while this call waited.
+	s.mu.Lock()
 	view, ok := s.current.Load().groups[id]
-	if !ok {
+	if !ok { // a reload has taken the group away while this call waited
+		s.mu.Unlock()
 		record.lane.leave()
 		return nil, unknownGroup(id)
 	}
-	s.mu.Lock()
 	record.writes++
 	record.writing = true
 	s.mu.Unlock()
@@ -86,18 +114,25 @@ func (w *write) end() {
 		}
 		s.publishLocked(s.current.Load().catalogue, map[string]cloud.Group{w.id: *w.state}, time.Time{})
 	}
+	watched := s.now().Before(w.record.watched)
 	s.mu.Unlock()
+	if watched {
+		s.cordonSoon()
+	}
 	w.record.lane.leave()
 }
 
 // learned takes over what the cloud said of the group.
 func (w *write) learned(state cloud.Group) { w.state = &state }
 
-// lost notes that the cloud may or may not have done what it was asked.
+// lost notes that the cloud may or may not have done what it was asked. It may
+// also do so later, so it is looked at more often for a while.
 func (w *write) lost() {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
 	w.record.unclear = true
+	w.record.watched = w.s.now().Add(doubtFor)
+	w.s.watched = w.record.watched
 }
 
 // now is the group as it is known to this write.
