@@ -287,20 +287,9 @@ type remembering struct{ *apiServer }
 func (r remembering) CoreV1() typedcorev1.CoreV1Interface { return r }
 
 func (r remembering) Pods(namespace string) typedcorev1.PodInterface {
-	return rememberedPods{PodInterface: r.apiServer.Pods(namespace), api: r.apiServer}
-}
-
-type rememberedPods struct {
-	typedcorev1.PodInterface
-	api *apiServer
-}
-
-func (r rememberedPods) List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
-	down := r.api.down
-	r.api.down = false
-	list, err := r.PodInterface.List(ctx, o)
-	r.api.down = down
-	return list, err
+	reached := *r.apiServer
+	reached.down = false
+	return reached.Pods(namespace)
 }
 
 // forgetful has no record when it is asked for all of it.
