@@ -140,11 +140,12 @@ const (
 // All methods may be called concurrently, with one exception that the caller
 // owes: at most one of Increase, Cancel and Delete is under way for a group at
 // a time. A Backend starts nothing new once ctx is done. Every returned error
-// matches exactly one class of this package, or is the context's own.
+// matches exactly one class of this package, or is the context's own, or is
+// ErrGivenUp with the context's.
 //
 // A write that returned nil is seen by every Describe that starts afterwards. A
 // write whose outcome cannot be known returns ErrUnknownOutcome (or the
-// context's error); Describe tells the outcome. Any other error means that
+// context's error alone); Describe tells the outcome. Any other error means that
 // nothing changed.
 //
 // Returned values are the caller's: the Backend never changes them afterwards.

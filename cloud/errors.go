@@ -21,4 +21,7 @@ var (
 	ErrUnavailable = errors.New("cloud unavailable")
 	// ErrUnknownOutcome: a write was sent and its outcome is not known. Describe tells.
 	ErrUnknownOutcome = errors.New("outcome unknown")
+	// ErrGivenUp: the caller's time was over before anything was sent that changes
+	// something. It comes with the context's error, which alone says less.
+	ErrGivenUp = errors.New("nothing was changed")
 )

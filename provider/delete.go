@@ -214,6 +214,9 @@ func (w *write) carryOut(ctx context.Context, plan *deletion) error {
 		w.s.log.Info("nodes deleted", zap.String("node_group", w.id), zap.Int("cancelled", cancelled),
 			zap.Int("terminated", terminated), zap.Int("target", w.now().Target))
 	}
+	if err != nil {
+		w.s.cordonSoon()
+	}
 	return err
 }
 

@@ -2,6 +2,7 @@ package provider
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -136,7 +137,7 @@ func TestNothingIsStartedWithoutTimeForTheAnswer(t *testing.T) {
 		"cancel": func(ctx context.Context) error { return remove(ctx, s, placeholder) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), leastTime/2)
+			ctx, cancel := context.WithTimeout(context.Background(), leastTime*9/10)
 			defer cancel()
 			err := call(ctx)
 			require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%v", err)
@@ -183,8 +184,10 @@ func TestGroupIsNotReadInTheMiddleOfAWrite(t *testing.T) {
 	require.True(t, after.After(first))
 }
 
-// What may still come of an increase in doubt is not granted to another group.
-func TestIncreaseInDoubtCountsAsBought(t *testing.T) {
+// sharing has a quota of 3 GPUs over all groups, and an increase fails with an error
+// although nothing comes of it.
+func sharing(t *testing.T, fails error) (*Server, *scripted, func(time.Duration)) {
+	t.Helper()
 	c, err := config.Parse([]byte(testFile + `
 quotas:
   - {name: gpus, resource: nvidia.com/gpu, limit: 3, nodeGroups: ["*"]}
@@ -199,10 +202,16 @@ quotas:
 		for _, i := range g.Instances {
 			placeholders = append(placeholders, i.ID)
 		}
-		_, _, err := pretend.Cancel(ctx, g.ID, placeholders) // not carried out so far
+		_, _, err := pretend.Cancel(ctx, g.ID, placeholders)
 		require.NoError(t, err)
-		return cloud.Group{}, cloud.ErrUnknownOutcome
+		return cloud.Group{}, fails
 	}
+	return s, backend, clock.Step
+}
+
+// What may still come of an increase in doubt is not granted to another group.
+func TestIncreaseInDoubtCountsAsBought(t *testing.T) {
+	s, backend, step := sharing(t, cloud.ErrUnknownOutcome)
 	require.Equal(t, codes.Unavailable, status.Code(increase(s, "t4", 1)))
 	require.Equal(t, codes.Unavailable, status.Code(increase(s, "t4", 1)))
 	backend.increase = nil
@@ -210,10 +219,56 @@ quotas:
 	require.Equal(t, codes.ResourceExhausted, status.Code(increase(s, "opts", 1)), "Cluster Autoscaler tries the next group")
 	require.NoError(t, s.refresh(context.Background()))
 	require.Equal(t, codes.ResourceExhausted, status.Code(increase(s, "opts", 1)), "a reading that has not seen it is no proof")
+	report, _ := s.Report()
+	require.Contains(t, report.NodeGroups[0].Limit, "2 nodes count whose increase is in doubt")
 
-	clock.Step(doubtFor + time.Second)
+	step(doubtFor + time.Second)
 	require.NoError(t, s.refresh(context.Background()))
 	require.NoError(t, increase(s, "opts", 1), "nothing comes of it any more")
+	report, _ = s.Report()
+	require.NotContains(t, report.NodeGroups[0].Limit, "in doubt")
+}
+
+// What was given up before it was sent is in no doubt, however little time was left.
+func TestIncreaseThatWasNotSentCountsForNothing(t *testing.T) {
+	s, backend, _ := sharing(t, fmt.Errorf("%w: %w", cloud.ErrGivenUp, context.DeadlineExceeded))
+	require.Equal(t, codes.DeadlineExceeded, status.Code(increase(s, "t4", 3)))
+	backend.increase = nil
+	require.NoError(t, increase(s, "opts", 3))
+}
+
+// A group that is no more keeps nothing from others, an increase in doubt included.
+func TestDoubtEndsWithItsGroup(t *testing.T) {
+	s, backend, step := sharing(t, cloud.ErrUnknownOutcome)
+	require.Equal(t, codes.Unavailable, status.Code(increase(s, "t4", 3)))
+	backend.increase = nil
+	backend.describe = func(_ context.Context, groups []cloud.Group) ([]cloud.Group, error) {
+		for n := range groups {
+			if groups[n].ID == "t4" {
+				groups[n].Problem = cloud.ErrNotFound
+			}
+		}
+		return groups, nil
+	}
+	require.NoError(t, s.refresh(context.Background()))
+	step(goneAfter)
+	require.NoError(t, s.refresh(context.Background()))
+	require.NoError(t, increase(s, "opts", 3))
+}
+
+// The snapshot may be older than somebody else's change, so a raise by less is a sign, too.
+func TestIncreaseInDoubtAfterSomebodyElseLowered(t *testing.T) {
+	backend := &scripted{}
+	s, _, _ := running(t, backend, 1, nil)
+	require.NoError(t, increase(s, "t4", 1))
+	placeholder := s.current.Load().groups["t4"].state.Instances[1].ID
+	_, _, err := backend.Backend.Cancel(context.Background(), "t4", []string{placeholder})
+	require.NoError(t, err)
+	backend.increase = func(context.Context, cloud.Group, error) (cloud.Group, error) {
+		return cloud.Group{}, cloud.ErrUnknownOutcome
+	}
+	require.NoError(t, increase(s, "t4", 2))
+	require.Equal(t, 3, targetOfT4(t, s))
 }
 
 // What another increase does is no sign of the one in doubt.
@@ -249,19 +304,6 @@ func TestCancelInDoubtCountsNoMoreThanItsOwn(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Equal(t, 1, targetOfT4(t, s))
-}
-
-// Somebody else's raise is no sign of ours.
-func TestIncreaseInDoubtIsNotProvenByASmallerRaise(t *testing.T) {
-	backend := &scripted{}
-	s, _, _ := running(t, backend, 1, nil)
-	backend.increase = func(ctx context.Context, g cloud.Group, _ error) (cloud.Group, error) {
-		_, _, err := backend.Backend.Cancel(ctx, g.ID, []string{g.Instances[1].ID}) // one of the two is somebody else's
-		require.NoError(t, err)
-		return cloud.Group{}, cloud.ErrUnknownOutcome
-	}
-	require.Error(t, increase(s, "t4", 2))
-	require.Equal(t, 2, targetOfT4(t, s))
 }
 
 // One new autoscaler process is absorbed once, also when the reading in between failed.

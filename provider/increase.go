@@ -34,11 +34,11 @@ func (s *Server) increase(ctx context.Context, id string, delta int) error {
 	if err := w.view.unserved(); err != nil {
 		return err
 	}
+	if err := hasTime(ctx); err != nil { // nor would the caller read that it was absorbed
+		return fmt.Errorf("nothing was bought: %w", err)
+	}
 	if w.absorb(delta) {
 		return nil
-	}
-	if err := hasTime(ctx); err != nil {
-		return fmt.Errorf("nothing was bought: %w", err)
 	}
 	granted, limit := s.ledger.Reserve(id, delta, w.view.announced)
 	w.spend(granted)
@@ -106,7 +106,7 @@ func (w *write) verify(ctx context.Context, before, granted int, unknown error) 
 	w.s.mu.Unlock()
 	ctx, cancel := aside(ctx)
 	defer cancel()
-	if err := w.describe(ctx); err == nil && w.state.Target >= before+granted {
+	if err := w.describe(ctx); err == nil && w.state.Target > before {
 		return nil
 	}
 	w.s.mu.Lock()

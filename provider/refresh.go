@@ -162,5 +162,8 @@ func (s *Server) marks() map[string]uint64 {
 
 // isUnknown says whether a write may or may not have been carried out.
 func isUnknown(err error) bool {
+	if errors.Is(err, cloud.ErrGivenUp) {
+		return false
+	}
 	return errors.Is(err, cloud.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }

@@ -74,7 +74,7 @@ type Server struct {
 	forgetNext atomic.Bool
 	// autoscalers counts the processes that were new.
 	autoscalers atomic.Uint64
-	// departing has Run cordon what is on its way out at once.
+	// departing has Run cordon what is on its way out soon.
 	departing chan struct{}
 
 	refreshing lane    // one Describe of everything at a time
@@ -196,11 +196,17 @@ const refreshInterval = 10 * time.Second
 func (s *Server) Run(ctx context.Context) error {
 	ticker := time.NewTicker(cmp.Or(s.readEvery, refreshInterval))
 	defer ticker.Stop()
+	uncordoned := time.NewTimer(0)
+	<-uncordoned.C
+	defer uncordoned.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.departing:
+			uncordoned.Reset(uncordonTime)
+			continue
+		case <-uncordoned.C:
 			s.cordonDeparting(ctx)
 			continue
 		case <-ticker.C:
@@ -213,6 +219,10 @@ func (s *Server) Run(ctx context.Context) error {
 		s.explainWaiting()
 	}
 }
+
+// uncordonTime is how long Cluster Autoscaler is given to uncordon the nodes of a
+// batch of which part has failed, once it has been told.
+const uncordonTime = 2 * time.Second
 
 // cordonDeparting keeps nodes that are on their way out unschedulable:
 // Cluster Autoscaler uncordons a whole batch when part of it failed.

@@ -180,7 +180,7 @@ func (s *Server) ledgerLocked(id string, state cloud.Group, fresh bool) {
 		return
 	}
 	size := quota.Size{Target: state.Target, Deleting: len(state.Instances) - state.Target, CloudMax: state.Max}
-	if d := record.doubt; d != nil { // what may still come must not be bought elsewhere
+	if d := record.doubt; d.stands(s.now()) { // what may still come must not be bought elsewhere
 		size.Target = max(size.Target, d.target+d.granted)
 	}
 	s.ledger.Observe(id, size)
@@ -242,6 +242,9 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 		record.unread = record.unread && record.forgotten > 0
 		g.forgotten = record.forgotten
 		g.limit = s.ledger.Room(g.ID)
+		if d := record.doubt; d.stands(s.now()) {
+			g.limit.Text += fmt.Sprintf("; %d nodes count whose increase is in doubt", d.granted)
+		}
 		s.tellProblem(before, g)
 		g.max = g.state.Target + g.limit.Room
 		if g.forgotten > 0 { // so that Cluster Autoscaler can ask, and be told that it need not

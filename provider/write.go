@@ -28,6 +28,9 @@ type doubt struct {
 	until   time.Time
 }
 
+// stands says whether something may still come of it.
+func (d *doubt) stands(now time.Time) bool { return d != nil && !now.After(d.until) }
+
 // doubtFor is how long a raised target that nobody else explains is put down
 // to an IncreaseSize whose outcome was not known: clouds finish what they were
 // sent within seconds, and a minute leaves no doubt.
@@ -114,11 +117,7 @@ func (w *write) end() {
 		}
 		s.publishLocked(s.current.Load().catalogue, map[string]cloud.Group{w.id: *w.state}, time.Time{})
 	}
-	watched := s.now().Before(w.record.watched)
 	s.mu.Unlock()
-	if watched {
-		s.cordonSoon()
-	}
 	w.record.lane.leave()
 }
 

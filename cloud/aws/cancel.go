@@ -61,6 +61,9 @@ func still(now standing, placeholders []string) []string {
 }
 
 func (c *Cloud) giveUp(ctx context.Context, g *group, now standing, given []string) (cloud.Group, []string, error) {
+	if err := c.timeLeft(ctx, "lowering the desired capacity of Auto Scaling group "+g.asg); err != nil {
+		return cloud.Group{}, nil, err
+	}
 	// A Describe that sees the lowered value before this call is over must drop
 	// these and no others.
 	c.mu.Lock()

@@ -70,7 +70,7 @@ func (c *Cloud) groups(ids ...string) ([]*group, error) {
 // begin is the first step of every call about one group.
 func (c *Cloud) begin(ctx context.Context, call, id string) (*group, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("aws: %s was not started: %w", call, err)
+		return nil, fmt.Errorf("aws: %s was not started: %w: %w", call, cloud.ErrGivenUp, err)
 	}
 	groups, err := c.groups(id)
 	if err != nil {

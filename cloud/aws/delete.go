@@ -124,6 +124,9 @@ func (c *Cloud) level(ctx context.Context, g *group, now standing, departures []
 	if !counted || now.live <= now.desired || c.protection == Ignore {
 		return now.desired, nil
 	}
+	if err := c.timeLeft(ctx, "deleting from Auto Scaling group "+g.asg); err != nil {
+		return 0, err
+	}
 	to := min(now.live, int(awssdk.ToInt32(now.asg.MaxSize)))
 	return to, c.setDesired(ctx, g, now, to)
 }
@@ -213,7 +216,7 @@ func (c *Cloud) terminate(ctx context.Context, g *group, d *departure) (outcome,
 	doing := fmt.Sprintf("terminating %s of Auto Scaling group %s", d.instance, g.asg)
 	turns := c.turns(ctx)
 	defer turns.stop()
-	if err := turns.left(doing); err != nil {
+	if err := c.timeLeft(ctx, doing); err != nil {
 		return notConfirmed, err
 	}
 	for {

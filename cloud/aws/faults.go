@@ -43,7 +43,7 @@ const maxFaultMessage = 300
 // class. doing says what failed and for whom, in the words of a log line.
 func fault(ctx context.Context, doing string, err error) error {
 	if end := ctx.Err(); end != nil {
-		return fmt.Errorf("aws: %s was given up: %w", doing, end)
+		return fmt.Errorf("aws: %s was given up: %w: %w", doing, cloud.ErrGivenUp, end)
 	}
 	class := classOf(err)
 	return fmt.Errorf("aws: %s: %s%s: %w", doing, ownWords(err), advice(err, class), class)

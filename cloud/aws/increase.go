@@ -33,6 +33,9 @@ func (c *Cloud) Increase(ctx context.Context, id string, delta int) (cloud.Group
 		return cloud.Group{}, fmt.Errorf("aws: %d more than %d is above the MaxSize %d of Auto Scaling group %s: %w", delta, base, most, g.asg, cloud.ErrLimit)
 	}
 	c.protectEarly(ctx, g, now)
+	if err := c.timeLeft(ctx, "growing Auto Scaling group "+g.asg); err != nil {
+		return cloud.Group{}, err
+	}
 	if err := c.setDesired(ctx, g, now, base+delta); err != nil {
 		return cloud.Group{}, err
 	}

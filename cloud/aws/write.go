@@ -68,9 +68,6 @@ func (c *Cloud) setDesired(ctx context.Context, g *group, from standing, value i
 	var doubt error
 	turns := c.turns(ctx)
 	defer turns.stop()
-	if err := turns.left(doing); err != nil {
-		return err
-	}
 	for {
 		_, err := c.asg.SetDesiredCapacity(ctx, &autoscaling.SetDesiredCapacityInput{
 			AutoScalingGroupName: &g.asg,
@@ -141,11 +138,13 @@ func (c *Cloud) turns(ctx context.Context) *turns {
 	return &turns{ctx: pace, stop: stop, now: c.now, until: c.now().Add(settleFor), pause: firstPause}
 }
 
-// left is an error when there is no time even for the first turn: AWS would carry
-// out what the caller takes for failed.
-func (t *turns) left(doing string) error {
-	if err := t.ctx.Err(); err != nil {
-		return fmt.Errorf("aws: %s was not started, less than %s is left of the caller's time: %w", doing, answerTime, err)
+// timeLeft is an error when there is no time even for the first turn: AWS would
+// carry out what the caller takes for failed.
+func (c *Cloud) timeLeft(ctx context.Context, doing string) error {
+	turns := c.turns(ctx)
+	defer turns.stop()
+	if err := turns.ctx.Err(); err != nil {
+		return fmt.Errorf("aws: %s was not started, less than %s is left of the caller's time: %w: %w", doing, answerTime, cloud.ErrGivenUp, err)
 	}
 	return nil
 }

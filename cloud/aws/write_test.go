@@ -442,7 +442,7 @@ func TestNothingIsSentWithoutTimeForTheAnswer(t *testing.T) {
 			defer cancel()
 			err := call(ctx)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.ErrorContains(t, err, "was not started")
+			require.ErrorIs(t, err, cloud.ErrGivenUp)
 			require.Zero(t, stub.Count(setDesired)+stub.Count(terminate))
 		})
 	}

@@ -106,7 +106,7 @@ func (p *process) reload(ctx context.Context, data []byte) error {
 
 // keepForLater keeps a changed file on a replica that stands by, and says whether
 // it is one. What the leader refuses it refuses too, as far as it can see: a file
-// that drops a group which has Nodes. Until this replica leads, evictions are
+// that drops a group which has Nodes, or gives it another Auto Scaling group. Until this replica leads, evictions are
 // judged by the policy that it started with.
 func (p *process) keepForLater(next *config.Config) (kept bool, err error) {
 	p.mu.Lock()
@@ -114,8 +114,9 @@ func (p *process) keepForLater(next *config.Config) (kept bool, err error) {
 	if p.office.Load() != nil {
 		return false, nil
 	}
-	if missing := p.kube.groupsWithout(next); len(missing) > 0 {
-		return false, fmt.Errorf("there are nodes of these groups, which the file has not: %s: write retired: true until they are gone", strings.Join(missing, ", "))
+	if missing := p.kube.groupsWithout(next, p.config); len(missing) > 0 {
+		return false, fmt.Errorf("there are nodes of these groups, which the file has not, or not on the same Auto Scaling group: %s: write retired: true until they are gone",
+			strings.Join(missing, ", "))
 	}
 	p.config = next
 	p.log.Info("node group file kept for when this replica leads")

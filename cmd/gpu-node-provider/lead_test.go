@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
@@ -63,4 +64,37 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	require.Equal(t, "the record of training pods has not been read yet: forbidden", p.unread())
 	close(p.recorded)
 	require.Equal(t, "the cloud has not been read yet: forbidden", p.unread())
+}
+
+// TestFileThatAStandbyRefuses: it takes over with the file that it keeps, so it keeps
+// none that loses sight of Nodes.
+func TestFileThatAStandbyRefuses(t *testing.T) {
+	view, known := cluster.NewMemory(fake.NewClientset(), &record.FakeRecorder{})
+	require.NoError(t, known.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{nodegroup.Label: "t4"}}}))
+	files := func(groups string) *config.Config {
+		c, err := config.Parse([]byte(`apiVersion: gpu-node-provider.io/v1
+kind: ProviderConfig
+cloud: {aws: {region: us-east-1}}
+redis: {addresses: ["127.0.0.1:1"]}
+nodeGroups: [` + groups + "]\n"))
+		require.NoError(t, err)
+		return c
+	}
+	before := files("{id: t4, autoScalingGroup: train-t4, maxSize: 4}, {id: a10, autoScalingGroup: train-a10, maxSize: 4}")
+	for groups, refused := range map[string]bool{
+		"{id: t4, autoScalingGroup: train-t4, maxSize: 9}":                                                 false,
+		"{id: a10, autoScalingGroup: train-a10, maxSize: 4}":                                               true,
+		"{id: t4, autoScalingGroup: other, maxSize: 4}":                                                    true,
+		"{id: t4, autoScalingGroup: train-t4, maxSize: 4}, {id: a10, autoScalingGroup: other, maxSize: 4}": false, // it has no Nodes
+		"{id: t4, autoScalingGroup: train-t4, maxSize: 4}, {id: new, autoScalingGroup: new, maxSize: 4}":   false,
+	} {
+		p := &process{kube: &kube{seen: view}, serveOptions: serveOptions{config: before, log: zap.NewNop()}}
+		kept, err := p.keepForLater(files(groups))
+		require.Equal(t, refused, err != nil, "%s: %v", groups, err)
+		require.Equal(t, !refused, kept)
+		if refused {
+			require.ErrorContains(t, err, "t4: write retired: true until they are gone")
+			require.Same(t, before, p.config)
+		}
+	}
 }

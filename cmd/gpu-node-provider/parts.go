@@ -118,15 +118,20 @@ func (k *kube) waitForSync(ctx context.Context) error {
 	return k.seen.WaitForSync(ctx)
 }
 
-// groupsWithout are groups of Nodes that a file has not. With discovery the file
-// does not say.
-func (k *kube) groupsWithout(c *config.Config) (missing []string) {
+// groupsWithout are groups of Nodes that a file has not, or that are another Auto
+// Scaling group there than in the file before. With discovery the file does not say.
+func (k *kube) groupsWithout(c, before *config.Config) (missing []string) {
 	if k == nil || c.Cloud.AWS != nil && c.Cloud.AWS.Discovery != nil {
 		return nil
 	}
+	was := map[string]string{}
+	for _, g := range before.NodeGroups {
+		was[g.ID] = g.AutoScalingGroup
+	}
 	has := map[string]bool{"": true}
 	for _, g := range c.NodeGroups {
-		has[g.ID] = true
+		asg, known := was[g.ID]
+		has[g.ID] = !known || asg == g.AutoScalingGroup
 	}
 	for _, node := range k.seen.Nodes() {
 		if id := node.Labels[nodegroup.Label]; !has[id] {

@@ -203,10 +203,11 @@ func (p *process) addGRPC(ctx context.Context, g *oklog.Group) {
 		if err != nil {
 			return usageError{fmt.Errorf("server.address: %w; stop what uses it, or choose another", err)}
 		}
-		if err := p.tell(port.Addr()); err != nil {
+		groups := len(p.office.Load().whole.NodeGroups)
+		close(p.started) // from now on the file may change
+		if err := p.tell(port.Addr(), groups); err != nil {
 			return err
 		}
-		close(p.started) // from now on the file may change
 		return p.office.Load().listener.Serve(port)
 	}, func(cause error) {
 		cancel()
@@ -227,8 +228,7 @@ func (p *process) stopCalls(cause error) {
 }
 
 // tell says where everything is.
-func (p *process) tell(grpc net.Addr) error {
-	groups := len(p.office.Load().whole.NodeGroups)
+func (p *process) tell(grpc net.Addr, groups int) error {
 	where := []zap.Field{zap.Stringer("grpc", grpc), zap.Stringer("http", p.http.Addr()), zap.Int("node_groups", groups)}
 	p.log.Info("serving", append(where, zap.String("version", version))...)
 	text := fmt.Sprintf("gpu-node-provider %s serves %d node groups\n", version, groups) +

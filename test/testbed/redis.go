@@ -48,7 +48,7 @@ func (b *Bed) ResumeRedis() error { return b.redis.Signal(syscall.SIGCONT) }
 const sentinel = "redis-sentinel"
 
 // FailOverRedis adds a replica, and a Sentinel that watches both and has the
-// replica take over a second after the first has gone. b.Redis and the provider,
+// replica take over ten seconds after the first has gone. b.Redis and the provider,
 // which is started anew, ask the Sentinel from now on.
 func (b *Bed) FailOverRedis(ctx context.Context) error {
 	ports, err := freeport.Take(2)
@@ -63,7 +63,7 @@ func (b *Bed) FailOverRedis(ctx context.Context) error {
 	}
 	b.others = append(b.others, p)
 	config := b.file("sentinel.conf")
-	text := fmt.Sprintf("sentinel monitor m %s 1\nsentinel down-after-milliseconds m 1000\nsentinel failover-timeout m 5000\n", master)
+	text := fmt.Sprintf("sentinel monitor m %s 1\nsentinel down-after-milliseconds m 10000\nsentinel failover-timeout m 5000\n", master)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}
