@@ -66,8 +66,8 @@ $(MOTO)/bin/python: cloud/aws/awstest/requirements.txt
 	@touch $@
 
 .PHONY: race
-race: $(MOTO)/bin/python ## Run the tests of the service and the clouds under the race detector, long ones shortened
-	CGO_ENABLED=1 go test -race -short -timeout 10m ./provider/... ./cloud/...
+race: $(MOTO)/bin/python ## Run the tests of the program and the clouds under the race detector, long ones shortened
+	CGO_ENABLED=1 go test -race -short -timeout 10m ./provider/... ./cloud/... ./cmd/... ./test/aws ./test/property
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## Check code, formatting and go.mod
