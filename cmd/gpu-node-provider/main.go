@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see %s --help", err, c.CommandPath())}
 	})
-	root.AddCommand(serveCommand(), validateCommand(), statusCommand(), checkpointCommand(), certsCommand(), uninstallCommand(), versionCommand())
+	root.AddCommand(serveCommand(), validateCommand(), statusCommand(), doctorCommand(), checkpointCommand(), certsCommand(), uninstallCommand(), versionCommand())
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0

@@ -55,7 +55,9 @@ func newAPIServer(t *testing.T) *apiServer {
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		default:
-			kind := map[string]string{"nodes": "NodeList", "pods": "PodList"}[filepath.Base(r.URL.Path)]
+			kind := map[string]string{
+				"nodes": "NodeList", "pods": "PodList", "namespaces": "NamespaceList", "validatingwebhookconfigurations": "ValidatingWebhookConfigurationList",
+			}[filepath.Base(r.URL.Path)]
 			fmt.Fprintf(w, `{"kind": %q, "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}`, kind)
 		}
 	}))

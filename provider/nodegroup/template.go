@@ -94,9 +94,13 @@ func Extended(name corev1.ResourceName) bool {
 
 // GPUResource is the extended resource that makes a node of the group a GPU
 // node in the eyes of Cluster Autoscaler; empty for a group without.
-func (g *Group) GPUResource() corev1.ResourceName {
+func (g *Group) GPUResource() corev1.ResourceName { return GPUResource(g.Capacity) }
+
+// GPUResource is the one of these resources that Cluster Autoscaler takes for GPUs;
+// empty where there is none.
+func GPUResource(resources corev1.ResourceList) corev1.ResourceName {
 	for _, name := range gpuResources {
-		if amount, ok := g.Capacity[name]; ok && !amount.IsZero() {
+		if amount, ok := resources[name]; ok && !amount.IsZero() {
 			return name
 		}
 	}

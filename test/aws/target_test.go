@@ -326,3 +326,14 @@ func TestB17CooldownAndActivitiesInProgress(t *testing.T) {
 	w.refresh()
 	require.Equal(t, 2, w.size(train))
 }
+
+// What else changes a group's size or its machines is found for doctor.
+func TestMeddlingIsFound(t *testing.T) {
+	t.Parallel()
+	w := serve(t, trained(t, 1, func(g *awstest.Group) { g.Policies = []awstest.Policy{{Name: "busy", Type: "TargetTrackingScaling"}} }), setup{})
+	found, err := w.cloud.Meddling(t.Context())
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	require.Equal(t, train, found[0].Group)
+	require.Contains(t, found[0].What, "scaling policy busy")
+}

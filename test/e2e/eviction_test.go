@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,11 +71,22 @@ func TestWhatAPersonMaySay(t *testing.T) {
 		require.NoError(t, err)
 	}
 	held(true)
+	doctor := func(want string) { // by the rights of the manifests
+		out, err := exec.CommandContext(t.Context(), "../../bin/gpu-node-provider", "doctor", "--config", bed.ConfigFile()).CombinedOutput()
+		bed.Watch.Say("gpu-node-provider doctor: %v\n%s", err, out)
+		assert.Regexp(t, want, string(out))
+		assert.NotContains(t, string(out), "forbidden")
+		assert.Equal(t, strings.HasPrefix(want, "(?m)^fail"), err != nil)
+	}
+	doctor(`(?m)^fail +namespaces +1 training pods are in namespace ` + pod.Namespace)
+	_, err := bed.Cluster.Kubectl(t.Context(), nil, "label", "namespace", pod.Namespace, "gpu-node-provider.io/checkpoint=enabled")
+	require.NoError(t, err)
+	doctor(`(?m)^ok +namespaces +all 1 training pods`)
 	status := command("status", "--address", bed.HTTP())
 	assert.Contains(t, status, node.Name)
 	assert.Contains(t, status, pod.Name)
 	command("checkpoint", "request", node.Name, "--by", "alex", "--kubeconfig", bed.Cluster.Kubeconfig)
-	_, err := bed.Watch.Until(t.Context(), time.Minute, "the trainer is asked", func(testbed.State) bool {
+	_, err = bed.Watch.Until(t.Context(), time.Minute, "the trainer is asked", func(testbed.State) bool {
 		return bed.Redis.Exists(t.Context(), testbed.RequestKey(pod)).Val() == 1
 	})
 	require.NoError(t, err)

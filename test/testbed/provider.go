@@ -266,5 +266,8 @@ func fetch(ctx context.Context, url string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
+// ConfigFile is the provider's node group file.
+func (b *Bed) ConfigFile() string { return b.replicas[0].config }
+
 // HTTP is the address of the provider's page and metrics.
 func (b *Bed) HTTP() string { return b.http }

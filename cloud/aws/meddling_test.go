@@ -1,0 +1,49 @@
+package aws
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/aws/awstest"
+)
+
+// TestMeddling: what AWS does to a group by itself is found, of our groups only.
+func TestMeddling(t *testing.T) {
+	stub := awstest.NewStub(t)
+	zones := []string{"us-east-1a", "us-east-1b"}
+	stub.CreateGroup(awstest.Group{Name: "quiet", Max: 9, Zones: zones, Suspended: []string{"AZRebalance"}})
+	stub.CreateGroup(awstest.Group{Name: "one-zone", Max: 9})
+	var many []awstest.ScheduledAction
+	for range 120 { // more than AWS puts on a page
+		many = append(many, awstest.ScheduledAction{Name: "night", Min: -1, Max: -1, Desired: 0})
+	}
+	loud := awstest.Group{
+		Name: "loud", Max: 9, Zones: zones, MaxInstanceLifetime: 86400, CapacityRebalance: true, ScheduledActions: many[:1],
+		Policies: []awstest.Policy{{Name: "busy", Type: "TargetTrackingScaling"}},
+	}
+	stub.CreateGroup(loud)
+	stub.CreateGroup(awstest.Group{Name: "foreign", Max: 9, Zones: zones, ScheduledActions: many, Policies: loud.Policies})
+	c := opened(t, stub, Options{})
+	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{
+		{ID: "q", AutoScalingGroup: "quiet"}, {ID: "l", AutoScalingGroup: "loud"}, {ID: "o", AutoScalingGroup: "one-zone"}, {ID: "m", AutoScalingGroup: "missing"},
+	}))
+	found, err := c.Meddling(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []Meddling{
+		{"l", "AZRebalance is on, and loud spans 2 zones: it ends machines to even them out", "aws autoscaling suspend-processes --auto-scaling-group-name loud --scaling-processes AZRebalance"},
+		{"l", "MaxInstanceLifetime of loud is 86400 s: each machine is ended at that age", "aws autoscaling update-auto-scaling-group --auto-scaling-group-name loud --max-instance-lifetime 0"},
+		{"l", "CapacityRebalance of loud is on: a Spot machine at risk is ended before it is interrupted", "aws autoscaling update-auto-scaling-group --auto-scaling-group-name loud --no-capacity-rebalance"},
+		{"l", "scheduled action night of loud changes its size", "aws autoscaling delete-scheduled-action --auto-scaling-group-name loud --scheduled-action-name night"},
+		{"l", "scaling policy busy of loud changes its size", "aws autoscaling delete-policy --auto-scaling-group-name loud --policy-name busy"},
+	}, found)
+
+	for _, action := range []string{"DescribeScheduledActions", "DescribePolicies"} {
+		undo := stub.Faults(awstest.Rule{Action: action, Fault: awstest.Deny()})
+		_, err = c.Meddling(t.Context())
+		require.ErrorIs(t, err, cloud.ErrDenied)
+		require.ErrorContains(t, err, action)
+		undo()
+	}
+}

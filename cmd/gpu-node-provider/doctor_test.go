@@ -1,0 +1,72 @@
+package main
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gpu-node-provider/cloud/aws/awstest"
+	"gpu-node-provider/provider/doctor"
+)
+
+func TestDoctorOfARehearsal(t *testing.T) {
+	httpPort := freePort(t)
+	path := file{server: ports(freePort(t), httpPort), rest: "quotas: [{name: gpus, resource: nvidia.com/gpu, limit: 2}]"}.write(t)
+	p := start(t, "doctor", "--config", path)
+	require.Equal(t, exitFailure, p.wait(t))
+	require.Regexp(t, `(?m)^fail +provider +no provider answers on `+httpPort, p.stdout.String())
+	require.Contains(t, p.stderr.String(), "something fails")
+
+	start(t, "serve", "--config", path)
+	eventually(t, "it serves", func() bool { return text(t, "http://"+httpPort+"/readyz") == "ok\n" })
+	p = start(t, "doctor", "--config", path)
+	require.Zero(t, p.wait(t), "%s%s", p.stdout.String(), p.stderr.String())
+	require.Regexp(t, `(?m)^ok +quotas +gpus: 0 of 2 nvidia.com/gpu used, limit by node group file`, p.stdout.String())
+	require.Regexp(t, `(?m)^warn +prices +.*: t4, cpu\n +→ write hourlyPrice`, p.stdout.String())
+
+	p = start(t, "doctor", "--config", path, "-o", "json")
+	require.Zero(t, p.wait(t))
+	var findings []doctor.Finding
+	require.NoError(t, json.Unmarshal([]byte(p.stdout.String()), &findings))
+	require.Equal(t, doctor.Finding{Check: "provider", Level: doctor.OK, Text: "it answers, and its file is in force"}, findings[0])
+}
+
+func TestDoctorOnAWS(t *testing.T) {
+	stub := awstest.NewStub(t)
+	stub.CreateGroup(awstest.Group{Name: "good", Max: 5, MaxInstanceLifetime: 86400})
+	httpPort := freePort(t)
+	path := onAWS(t, stub.URL(), ports(freePort(t), httpPort), group("good"))
+	start(t, "serve", "--config", path)
+	eventually(t, "it serves", func() bool { return text(t, "http://"+httpPort+"/readyz") == "ok\n" })
+	p := start(t, "doctor", "--config", path)
+	require.Equal(t, exitFailure, p.wait(t))
+	said := p.stdout.String()
+	require.Regexp(t, `(?m)^fail +cloud +node group good: MaxInstanceLifetime of good is 86400 s: .*\n +→ aws autoscaling update-auto-scaling-group .*good`, said)
+	require.Regexp(t, `(?m)^fail +redis +redis: connection refused`, said)
+	require.Regexp(t, `(?m)^warn +webhook `, said)
+	require.Regexp(t, `(?m)^ok +node-groups +all 1 can be served`, said)
+
+	undo := stub.Faults(awstest.Rule{Action: "DescribePolicies", Fault: awstest.Deny()})
+	p = start(t, "doctor", "--config", path)
+	require.Equal(t, exitFailure, p.wait(t))
+	require.Regexp(t, `(?m)^warn +cloud +whether somebody else changes the groups is not known: .*autoscaling:DescribePolicies`, p.stdout.String())
+	undo()
+}
+
+func TestDoctorRefuses(t *testing.T) {
+	path := file{}.write(t)
+	for want, args := range map[string][]string{
+		"--config FILE is missing":  {},
+		"it is table or json":       {"--config", path, "-o", "xml"},
+		"doctor takes no arguments": {"--config", path, "t4"},
+		"unknown flag":              {"--fix"},
+		"no such file or directory": {"--config", path + ".none"},
+		"kubernetes.kubeconfig: \"/none/kubeconfig\" cannot be read": {"--config", file{rest: "kubernetes: {kubeconfig: /none/kubeconfig}"}.write(t)},
+	} {
+		p := start(t, append([]string{"doctor"}, args...)...)
+		require.Equal(t, exitUsage, p.wait(t), "%v: %s", args, p.stdout.String())
+		require.Contains(t, p.stderr.String(), want)
+		require.Empty(t, p.stdout.String())
+	}
+}

@@ -1,0 +1,130 @@
+// Package doctor explains the state of GPU node groups to people: small named
+// checks on one reading of everything, each fine, a warning or a failure, with
+// what to do about it. It changes nothing and reads nothing itself: a Scene is what
+// the caller has found.
+package doctor
+
+import (
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"gpu-node-provider/provider/nodegroup"
+)
+
+// Level is how bad a finding is.
+type Level string
+
+// The levels. Fail means that something does not work, or that a training can be lost.
+const (
+	OK   Level = "ok"
+	Warn Level = "warn"
+	Fail Level = "fail"
+)
+
+// Finding is what a check has to say.
+type Finding struct {
+	Check string `json:"check"`
+	Level Level  `json:"level"`
+	Text  string `json:"text"`
+	Do    string `json:"do,omitempty"` // a command, or a sentence
+}
+
+// Scene is what was found at one moment. Each part has its own error, since one
+// that cannot be read must not hide the others.
+type Scene struct {
+	Now time.Time
+	// Catalogue is the node group file, completed by the cloud where it is one.
+	Catalogue *nodegroup.Catalogue
+	// Selector is that of training pods.
+	Selector labels.Selector
+	// HasCluster is false for a provider without a Kubernetes API.
+	HasCluster bool
+
+	Provider    Provider
+	ProviderErr error
+
+	Nodes    []corev1.Node
+	Pods     []corev1.Pod
+	NodesErr error // of both
+
+	Namespaces    []corev1.Namespace
+	NamespacesErr error
+
+	Webhooks    []admissionv1.ValidatingWebhookConfiguration
+	WebhooksErr error
+
+	// RedisWarnings are about its settings.
+	RedisWarnings []string
+	RedisErr      error
+
+	// Meddling is what else changes the groups in the cloud.
+	Meddling    []Meddling
+	MeddlingErr error
+}
+
+// Provider is what a running provider says of itself.
+type Provider struct {
+	ReloadError string
+	// Problems are why groups cannot be served, by group.
+	Problems map[string]string
+	Quotas   []Quota
+}
+
+// Quota is one limit and its use, in its resource's own unit.
+type Quota struct {
+	Name, Resource, Source string
+	Used, Limit            float64
+	Unknown                bool      // a limit of the cloud that has not been read yet
+	ReadAt                 time.Time // of a limit of the cloud
+	Problem                string    // why that is not newer
+}
+
+// Meddling is a setting in the cloud by which somebody else changes a group.
+type Meddling struct{ Group, What, Do string }
+
+// checks are in the order in which a person should look: what comes first keeps the
+// later ones from being right.
+var checks = []struct {
+	name string
+	run  func(*Scene) []Finding
+}{
+	{"provider", provider},
+	{"node-groups", nodeGroups},
+	{"quotas", quotas},
+	{"prices", prices},
+	{"overrides", overrides},
+	{"cloud", meddling},
+	{"gpu-devices", gpuDevices},
+	{"gpu-label", gpuLabel},
+	{"redis", redis},
+	{"webhook", webhook},
+	{"namespaces", namespaces},
+	{"grace", grace},
+	{"daemonsets", daemonSets},
+}
+
+// Examine runs all checks, in their order. Each has one finding at least.
+func Examine(s *Scene) []Finding {
+	var all []Finding
+	for _, c := range checks {
+		for _, f := range c.run(s) {
+			f.Check = c.name
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// Worst is the worst level among findings.
+func Worst(findings []Finding) Level {
+	worst := OK
+	for _, f := range findings {
+		if f.Level == Fail || f.Level == Warn && worst == OK {
+			worst = f.Level
+		}
+	}
+	return worst
+}
