@@ -40,7 +40,6 @@ func goes(t *testing.T, bed *testbed.Bed, node string) {
 func TestF01WebhookAlone(t *testing.T) {
 	bed := start(t, testbed.Options{
 		WithoutKEDA: true, Webhook: true, Config: testbed.Config{NodeGroups: []string{fourGPUs}},
-		AutoscalerFlags: []string{"--unremovable-node-recheck-timeout=5s"}, // its trainer can move only once there is another node
 	})
 	require.NoError(t, bed.WithoutGuard(t.Context()))
 	require.NoError(t, bed.StartScript(t.Context(), testbed.Script{Name: "train", Accelerator: t4, Script: testbed.Hasty, Replicas: 1, Grace: 30}))
@@ -88,7 +87,6 @@ func TestF01GateAlone(t *testing.T) {
 func TestF02F17TrainerLandsOnANodeThatGoes(t *testing.T) {
 	bed := start(t, testbed.Options{
 		WithoutKEDA: true, Config: testbed.Config{NodeGroups: []string{fourGPUs}},
-		AutoscalerFlags: []string{"--unremovable-node-recheck-timeout=5s"}, // its trainer can move only once there is another node
 	})
 	require.NoError(t, bed.StartScript(t.Context(), testbed.Script{Name: "train", Accelerator: t4, Script: testbed.Stubborn, Replicas: 1, Grace: 15}))
 	pod, node := running(t, bed)

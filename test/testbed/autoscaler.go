@@ -11,11 +11,13 @@ import (
 )
 
 // autoscalerFlags cut waiting times, so that a round takes minutes: a loop every
-// 2 s for 10 s, and a scale-down after 10 s for 10 min. What has no flag stays,
-// such as the 30 s for which a new Pod with a GPU waits.
+// 2 s for 10 s, a scale-down after 10 s for 10 min, and 5 s for 5 min until a node is
+// looked at again whose Pods had no other place. What has no flag stays, such as the
+// 30 s for which a new Pod with a GPU waits.
 var autoscalerFlags = []string{
 	"--cloud-provider=externalgrpc", "--leader-elect=false", "--namespace=kube-system",
 	"--scan-interval=2s", "--scale-down-delay-after-add=5s", "--scale-down-unneeded-time=10s", "--scale-down-unready-time=1m",
+	"--unremovable-node-recheck-timeout=5s",
 	"--initial-node-group-backoff-duration=20s", "--expander=price,least-waste", "--v=4", "--stderrthreshold=info",
 }
 
