@@ -21,7 +21,8 @@ var (
 	ErrUnavailable = errors.New("cloud unavailable")
 	// ErrUnknownOutcome: a write was sent and its outcome is not known. Describe tells.
 	ErrUnknownOutcome = errors.New("outcome unknown")
-	// ErrGivenUp: the caller's time was over before anything was sent that changes
-	// something. It comes with the context's error, which alone says less.
-	ErrGivenUp = errors.New("nothing was changed")
+	// ErrGivenUp: the caller's time was over before the write was sent, so nothing but
+	// what is confirmed has changed. It comes with the context's error, which alone
+	// says less.
+	ErrGivenUp = errors.New("it was not sent")
 )

@@ -4,15 +4,22 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/simulated"
 	"gpu-node-provider/proto"
+	"gpu-node-provider/provider/cluster"
 	"gpu-node-provider/provider/config"
 )
 
@@ -182,6 +189,52 @@ func TestGroupIsNotReadInTheMiddleOfAWrite(t *testing.T) {
 	after, ok = s.GroupRead("t4")
 	require.True(t, ok)
 	require.True(t, after.After(first))
+}
+
+// Cluster Autoscaler uncordons a whole batch of which part has failed, once it has
+// been told. What is on its way out is cordoned again soon after.
+func TestDepartingNodeIsCordonedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		view, known := cluster.NewMemory(client, &record.FakeRecorder{})
+		pretend, err := simulated.New(simulated.Options{BootDelay: bootDelay, TerminateDelay: time.Minute})
+		require.NoError(t, err)
+		backend := &unfinished{Backend: pretend, goes: func() {}}
+		s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Cluster: view, ReadEvery: time.Hour})
+		require.NoError(t, increase(s, "t4", 2))
+		<-time.After(2 * bootDelay)
+		require.NoError(t, s.refresh(t.Context()))
+		var ids []string
+		for n, i := range s.current.Load().groups["t4"].state.Instances {
+			ids = append(ids, i.ID)
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node-", n)}, Spec: corev1.NodeSpec{ProviderID: i.ID}}
+			require.NoError(t, known.Put(node))
+			_, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
+			require.NoError(t, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		require.Error(t, remove(t.Context(), s, ids...))
+		cordoned := func(n int) bool {
+			node, err := client.CoreV1().Nodes().Get(t.Context(), fmt.Sprint("node-", n), metav1.GetOptions{})
+			require.NoError(t, err)
+			return node.Spec.Unschedulable
+		}
+		require.False(t, cordoned(0), "Cluster Autoscaler would undo it")
+		<-time.After(uncordonTime + time.Second)
+		require.True(t, cordoned(0), "long before ReadEvery")
+		require.False(t, cordoned(1), "it stays")
+		cancel()
+		require.NoError(t, <-ended)
+	})
+}
+
+// A reading that ran out of time counts as that, though nothing was sent.
+func TestReadingThatRanOutOfTime(t *testing.T) {
+	s := newTestServer(t, testConfig())
+	s.metrics.refreshFailed(fmt.Errorf("%w: %w", cloud.ErrGivenUp, context.DeadlineExceeded))
+	require.InDelta(t, 1, testutil.ToFloat64(s.metrics.refreshErrors.WithLabelValues("deadline")), 0)
 }
 
 // sharing has a quota of 3 GPUs over all groups, and an increase fails with an error

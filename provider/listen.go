@@ -101,7 +101,8 @@ func (l *Listener) Serve(port net.Listener) error {
 }
 
 // Stop takes no new calls, lets those in flight finish, and ends what is left
-// after stopTimeout.
+// after stopTimeout; a write that is ended so still finds out what became of it,
+// for confirmTimeout at most.
 func (l *Listener) Stop() {
 	l.health.Shutdown()
 	hard := time.AfterFunc(stopTimeout, func() {

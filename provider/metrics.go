@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"context"
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -72,14 +73,14 @@ func (m *metrics) increase(group string, asked, granted int) {
 func (m *metrics) refreshFailed(err error) {
 	class := "other"
 	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		class = "deadline"
 	case errors.Is(err, cloud.ErrThrottled):
 		class = "throttled"
 	case errors.Is(err, cloud.ErrDenied):
 		class = "denied"
 	case errors.Is(err, cloud.ErrUnavailable):
 		class = "unavailable"
-	case isUnknown(err):
-		class = "deadline"
 	}
 	m.refreshErrors.WithLabelValues(class).Inc()
 }

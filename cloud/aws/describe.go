@@ -179,7 +179,7 @@ func (c *Cloud) explain(ctx context.Context, groups []*group, seen map[string]*s
 		s.launched = launched
 	}
 	if err != nil {
-		return fmt.Errorf("aws: reading Auto Scaling groups was given up: %w", err)
+		return fmt.Errorf("aws: reading Auto Scaling groups was given up: %w: %w", cloud.ErrGivenUp, err)
 	}
 	return nil
 }

@@ -2,11 +2,13 @@ package aws
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 )
 
 // Meddling is a setting of a group by which AWS ends machines under their trainers,
@@ -18,7 +20,8 @@ type Meddling struct {
 }
 
 // Meddling looks for such settings in all configured groups, in their order. Groups
-// that are not there have none. It costs a few calls, so it is for people who ask.
+// that are not there have none. What can be read is returned with an error, too. It
+// costs a few calls, so it is for people who ask.
 func (c *Cloud) Meddling(ctx context.Context) ([]Meddling, error) {
 	groups, err := c.groups()
 	if err != nil {
@@ -32,45 +35,46 @@ func (c *Cloud) Meddling(ctx context.Context) ([]Meddling, error) {
 	if err != nil {
 		return nil, err
 	}
-	scheduled, err := c.scheduledActions(ctx, names)
-	if err != nil {
-		return nil, err
-	}
-	policies, err := c.scalingPolicies(ctx, names)
-	if err != nil {
-		return nil, err
-	}
+	scheduled, problem := c.scheduledActions(ctx, names)
+	policies, another := c.scalingPolicies(ctx, names)
 	var all []Meddling
 	for _, g := range groups {
-		found := slices.Concat(settings(seen[g.asg]), scheduled[g.asg], policies[g.asg])
+		asg := seen[g.asg].asg
+		if asg == nil {
+			continue
+		}
+		found := settings(asg)
+		if !suspended(asg, "ScheduledActions") {
+			found = append(found, scheduled[g.asg]...)
+		}
+		if !suspended(asg, "AlarmNotification") {
+			found = append(found, policies[g.asg]...)
+		}
 		for _, m := range found {
 			m.Group = g.id
 			all = append(all, m)
 		}
 	}
-	return all, nil
+	return all, errors.Join(problem, another)
 }
 
 // settings are those of the group itself.
-func settings(s *sighting) (found []Meddling) {
-	if s == nil || s.asg == nil {
-		return nil
-	}
-	name := awssdk.ToString(s.asg.AutoScalingGroupName)
+func settings(asg *types.AutoScalingGroup) (found []Meddling) {
+	name := awssdk.ToString(asg.AutoScalingGroupName)
 	update := "aws autoscaling update-auto-scaling-group --auto-scaling-group-name " + name
-	if len(s.asg.AvailabilityZones) > 1 && !suspended(s.asg, "AZRebalance") {
+	if len(asg.AvailabilityZones) > 1 && !suspended(asg, "AZRebalance") {
 		found = append(found, Meddling{
-			What: fmt.Sprintf("AZRebalance is on, and %s spans %d zones: it ends machines to even them out", name, len(s.asg.AvailabilityZones)),
+			What: fmt.Sprintf("AZRebalance is on, and %s spans %d zones: it ends machines to even them out", name, len(asg.AvailabilityZones)),
 			Do:   fmt.Sprintf("aws autoscaling suspend-processes --auto-scaling-group-name %s --scaling-processes AZRebalance", name),
 		})
 	}
-	if seconds := awssdk.ToInt32(s.asg.MaxInstanceLifetime); seconds > 0 {
+	if seconds := awssdk.ToInt32(asg.MaxInstanceLifetime); seconds > 0 {
 		found = append(found, Meddling{
 			What: fmt.Sprintf("MaxInstanceLifetime of %s is %d s: each machine is ended at that age", name, seconds),
 			Do:   update + " --max-instance-lifetime 0",
 		})
 	}
-	if awssdk.ToBool(s.asg.CapacityRebalance) {
+	if awssdk.ToBool(asg.CapacityRebalance) {
 		found = append(found, Meddling{
 			What: fmt.Sprintf("CapacityRebalance of %s is on: a Spot machine at risk is ended before it is interrupted", name),
 			Do:   update + " --no-capacity-rebalance",
@@ -86,7 +90,7 @@ func (c *Cloud) scheduledActions(ctx context.Context, names []string) (map[strin
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, fault(ctx, "reading the scheduled actions in "+c.region, err)
+			return found, fault(ctx, "reading the scheduled actions in "+c.region, err)
 		}
 		for _, action := range page.ScheduledUpdateGroupActions {
 			group, name := awssdk.ToString(action.AutoScalingGroupName), awssdk.ToString(action.ScheduledActionName)
@@ -108,11 +112,11 @@ func (c *Cloud) scalingPolicies(ctx context.Context, names []string) (map[string
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, fault(ctx, "reading the scaling policies in "+c.region, err)
+			return found, fault(ctx, "reading the scaling policies in "+c.region, err)
 		}
 		for _, policy := range page.ScalingPolicies {
 			group, name := awssdk.ToString(policy.AutoScalingGroupName), awssdk.ToString(policy.PolicyName)
-			if slices.Contains(names, group) && (policy.Enabled == nil || *policy.Enabled) {
+			if slices.Contains(names, group) && inForce(policy) {
 				found[group] = append(found[group], Meddling{
 					What: fmt.Sprintf("scaling policy %s of %s changes its size", name, group),
 					Do:   fmt.Sprintf("aws autoscaling delete-policy --auto-scaling-group-name %s --policy-name %s", group, name),
@@ -121,4 +125,14 @@ func (c *Cloud) scalingPolicies(ctx context.Context, names []string) (map[string
 		}
 	}
 	return found, nil
+}
+
+// inForce says whether a policy changes anything: a predictive one only forecasts,
+// unless it is told to scale.
+func inForce(policy types.ScalingPolicy) bool {
+	if policy.Enabled != nil && !*policy.Enabled {
+		return false
+	}
+	predictive := policy.PredictiveScalingConfiguration
+	return predictive == nil || predictive.Mode == types.PredictiveScalingModeForecastAndScale
 }

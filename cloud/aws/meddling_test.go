@@ -15,6 +15,10 @@ func TestMeddling(t *testing.T) {
 	zones := []string{"us-east-1a", "us-east-1b"}
 	stub.CreateGroup(awstest.Group{Name: "quiet", Max: 9, Zones: zones, Suspended: []string{"AZRebalance"}})
 	stub.CreateGroup(awstest.Group{Name: "one-zone", Max: 9})
+	stub.CreateGroup(awstest.Group{
+		Name: "suspended", Max: 9, Suspended: []string{"ScheduledActions", "AlarmNotification"},
+		ScheduledActions: []awstest.ScheduledAction{{Name: "night", Min: -1, Max: -1, Desired: 0}}, Policies: []awstest.Policy{{Name: "busy", Type: "SimpleScaling"}},
+	})
 	var many []awstest.ScheduledAction
 	for range 120 { // more than AWS puts on a page
 		many = append(many, awstest.ScheduledAction{Name: "night", Min: -1, Max: -1, Desired: 0})
@@ -27,7 +31,11 @@ func TestMeddling(t *testing.T) {
 	stub.CreateGroup(awstest.Group{Name: "foreign", Max: 9, Zones: zones, ScheduledActions: many, Policies: loud.Policies})
 	c := opened(t, stub, Options{})
 	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{
-		{ID: "q", AutoScalingGroup: "quiet"}, {ID: "l", AutoScalingGroup: "loud"}, {ID: "o", AutoScalingGroup: "one-zone"}, {ID: "m", AutoScalingGroup: "missing"},
+		{ID: "q", AutoScalingGroup: "quiet"},
+		{ID: "l", AutoScalingGroup: "loud"},
+		{ID: "o", AutoScalingGroup: "one-zone"},
+		{ID: "m", AutoScalingGroup: "missing"},
+		{ID: "s", AutoScalingGroup: "suspended"},
 	}))
 	found, err := c.Meddling(t.Context())
 	require.NoError(t, err)
@@ -41,9 +49,10 @@ func TestMeddling(t *testing.T) {
 
 	for _, action := range []string{"DescribeScheduledActions", "DescribePolicies"} {
 		undo := stub.Faults(awstest.Rule{Action: action, Fault: awstest.Deny()})
-		_, err = c.Meddling(t.Context())
+		some, err := c.Meddling(t.Context())
 		require.ErrorIs(t, err, cloud.ErrDenied)
 		require.ErrorContains(t, err, action)
+		require.Len(t, some, len(found)-1, "what can be read")
 		undo()
 	}
 }

@@ -71,8 +71,12 @@ func (p *process) take(ctx context.Context, c change) (again bool) {
 		}
 		return false
 	default:
+		// A replica that stands by tries again until it takes the file or leads: what
+		// it refuses for the sake of Nodes the leader may have taken, and whoever leads
+		// has to tell that its file is not the one on disk.
+		standsBy := p.office.Load() == nil
 		p.rejected(err)
-		return passing(err)
+		return passing(err) || standsBy
 	}
 }
 
@@ -126,9 +130,15 @@ func (p *process) keepForLater(next *config.Config) (kept bool, err error) {
 // reloadTimeout bounds a reload.
 const reloadTimeout = 30 * time.Second
 
+// rejected tells why a file is not in force; a replica that stands by, once.
 func (p *process) rejected(err error) {
+	o := p.office.Load()
+	if o == nil && p.told == err.Error() {
+		return
+	}
+	p.told = err.Error()
 	p.kube.warn("ConfigRejected", err.Error())
-	if o := p.office.Load(); o != nil {
+	if o != nil {
 		o.server.TookFile(err)
 		return
 	}

@@ -154,7 +154,8 @@ func (p *checkpoints) load(ctx context.Context) error {
 	if p == nil {
 		return nil
 	}
-	for _, warning := range p.store.Warnings(ctx) {
+	warnings, _ := p.store.Warnings(ctx) // what is not known doctor tells, and who cannot read at all tells every reading
+	for _, warning := range warnings {
 		p.log.Warn("redis", zap.String("warning", warning))
 	}
 	return p.record.Load(ctx)

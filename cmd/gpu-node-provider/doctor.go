@@ -27,6 +27,7 @@ import (
 	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/checkpoint"
 	"gpu-node-provider/provider/config"
+	"gpu-node-provider/provider/dashboard"
 	"gpu-node-provider/provider/doctor"
 	"gpu-node-provider/provider/nodegroup"
 )
@@ -110,20 +111,25 @@ type visit struct {
 	address string
 }
 
-// visitTimeout bounds each part: whoever asks what is wrong must not wait for what is.
+// visitTimeout bounds each reading: whoever asks what is wrong must not wait for what is.
 const visitTimeout = 20 * time.Second
+
+func bounded(ctx context.Context, read func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, visitTimeout)
+	defer cancel()
+	return read(ctx)
+}
 
 func (v *visit) scene(ctx context.Context) (*doctor.Scene, error) {
 	selector, err := labels.Parse(v.config.Checkpoint.PodSelector)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("checkpoint.podSelector: %w", err)}
 	}
-	s := &doctor.Scene{Now: time.Now(), Selector: selector, HasCluster: v.config.Kubernetes != nil}
+	s := &doctor.Scene{
+		Now: time.Now(), Selector: selector, HasCluster: v.config.Kubernetes != nil, Evictions: v.config.Server.WebhookAddress != "",
+	}
 	for _, part := range []func(context.Context, *doctor.Scene) error{v.cloud, v.cluster, v.provider, v.redis} {
-		bounded, cancel := context.WithTimeout(ctx, visitTimeout)
-		err := part(bounded, s)
-		cancel()
-		if err != nil {
+		if err := part(ctx, s); err != nil {
 			return nil, err
 		}
 	}
@@ -140,14 +146,19 @@ func (v *visit) cloud(ctx context.Context, s *doctor.Scene) error {
 	if err != nil {
 		return err
 	}
-	whole, err := running.survey.complete(ctx, v.config)
-	if err != nil {
-		s.MeddlingErr, whole = err, v.config
-	}
+	whole := v.config
+	s.CatalogueErr = bounded(ctx, func(ctx context.Context) error {
+		completed, err := running.survey.complete(ctx, v.config)
+		if err == nil {
+			whole = completed
+		}
+		return err
+	})
 	s.Catalogue = nodegroup.New(whole, running.backend.TemplateID)
-	if s.MeddlingErr == nil {
-		s.Meddling, s.MeddlingErr = meddling(ctx, running.survey.aws, s.Catalogue.All())
-	}
+	s.MeddlingErr = bounded(ctx, func(ctx context.Context) (err error) {
+		s.Meddling, err = meddling(ctx, running.survey.aws, s.Catalogue.All())
+		return err
+	})
 	return nil
 }
 
@@ -156,13 +167,10 @@ func meddling(ctx context.Context, cloud *aws.Cloud, groups []*nodegroup.Group) 
 		return nil, err
 	}
 	found, err := cloud.Meddling(ctx)
-	if err != nil {
-		return nil, err
-	}
 	for _, m := range found {
 		all = append(all, doctor.Meddling(m))
 	}
-	return all, nil
+	return all, err
 }
 
 func specs(groups []*nodegroup.Group) (all []cloud.Spec) {
@@ -181,42 +189,62 @@ func (v *visit) cluster(ctx context.Context, s *doctor.Scene) error {
 	if err != nil {
 		return usageError{err}
 	}
+	rest.QPS, rest.Burst = kubeQPS, kubeBurst
 	client, err := kubernetes.NewForConfig(rest)
 	if err != nil {
 		return usageError{fmt.Errorf("kubernetes: %w", err)}
 	}
 	core := client.CoreV1()
-	s.NodesErr = cmp.Or(
-		each(ctx, core.Nodes().List, func(n *corev1.Node) { s.Nodes = append(s.Nodes, *n) }),
-		each(ctx, core.Pods(metav1.NamespaceAll).List, func(p *corev1.Pod) {
-			if doctor.Concerned(p, s.Selector) {
-				s.Pods = append(s.Pods, *p)
-			}
-		}),
-	)
+	s.NodesErr = each(ctx, core.Nodes().List, func(n *corev1.Node) { s.Nodes = append(s.Nodes, small(n)) })
+	s.PodsErr = each(ctx, core.Pods(metav1.NamespaceAll).List, func(p *corev1.Pod) {
+		if doctor.Concerned(p, s.Selector) {
+			s.Pods = append(s.Pods, *p)
+		}
+	})
 	s.NamespacesErr = each(ctx, core.Namespaces().List, func(n *corev1.Namespace) { s.Namespaces = append(s.Namespaces, *n) })
 	s.WebhooksErr = each(ctx, client.AdmissionregistrationV1().ValidatingWebhookConfigurations().List,
 		func(w *admissionv1.ValidatingWebhookConfiguration) { s.Webhooks = append(s.Webhooks, *w) })
 	return nil
 }
 
-// each lists in pages, so that no more than one and what is taken of it is held.
+// small is what the checks look at: doctor runs in the provider's own container.
+func small(n *corev1.Node) corev1.Node {
+	return corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels, CreationTimestamp: n.CreationTimestamp},
+		Spec:       corev1.NodeSpec{ProviderID: n.Spec.ProviderID},
+		Status:     corev1.NodeStatus{Allocatable: n.Status.Allocatable},
+	}
+}
+
+// each lists in pages, and holds a few at a time.
 func each[L, T runtime.Object](ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), take func(T)) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) })
-	return pages.EachListItem(ctx, metav1.ListOptions{}, func(item runtime.Object) error {
-		take(item.(T)) //nolint:errcheck,forcetypeassert // what the list is of
-		return nil
+	return bounded(ctx, func(ctx context.Context) error {
+		return pages.EachListItem(ctx, metav1.ListOptions{}, func(item runtime.Object) error {
+			take(item.(T)) //nolint:errcheck,forcetypeassert // what the list is of
+			return nil
+		})
 	})
 }
 
 // provider asks the one that runs.
 func (v *visit) provider(ctx context.Context, s *doctor.Scene) error {
 	report, err := fetch(ctx, v.address)
+	var by dashboard.StandsBy
+	if errors.As(err, &by) {
+		s.StandsBy, err = string(by), nil
+	}
 	s.ProviderErr = err
-	s.Provider = doctor.Provider{ReloadError: report.ReloadError, Problems: map[string]string{}}
+	s.Provider = doctor.Provider{ReloadError: report.ReloadError, Problems: map[string]string{}, Full: map[string]string{}, Instances: map[string]bool{}}
 	for _, g := range report.NodeGroups {
-		if g.Problem != "" {
+		switch {
+		case g.Problem != "":
 			s.Provider.Problems[g.ID] = g.Problem
+		case g.EffectiveMax <= g.Target && g.Target < g.MaxSize && !g.Retired:
+			s.Provider.Full[g.ID] = g.Limit
+		}
+		for _, i := range g.Instances {
+			s.Provider.Instances[i.ID] = true
 		}
 	}
 	for _, q := range report.Quotas {
@@ -233,6 +261,10 @@ func quotaOf(q provider.QuotaReport) doctor.Quota {
 	return quota
 }
 
+// redisTries is how often Redis is asked: a reading has a second, in which a first
+// connection by TLS and Sentinels may not be ready.
+const redisTries = 2
+
 // redis is asked as the provider asks it.
 func (v *visit) redis(ctx context.Context, s *doctor.Scene) error {
 	if v.config.Kubernetes == nil {
@@ -247,8 +279,13 @@ func (v *visit) redis(ctx context.Context, s *doctor.Scene) error {
 		return usageError{fmt.Errorf("redis: %w", err)}
 	}
 	defer store.Close() //nolint:errcheck // it has been read
-	if _, s.RedisErr = store.Read(ctx, []checkpoint.PodID{{Namespace: "doctor", Name: "doctor", UID: "doctor"}}); s.RedisErr == nil {
-		s.RedisWarnings = store.Warnings(ctx)
+	for range redisTries {
+		if _, s.RedisErr = store.Read(ctx, []checkpoint.PodID{{Namespace: "doctor", Name: "doctor", UID: "doctor"}}); s.RedisErr == nil {
+			break
+		}
+	}
+	if s.RedisErr == nil && v.config.Redis.Embedded == nil {
+		s.RedisWarnings, s.RedisWarningsErr = store.Warnings(ctx)
 	}
 	return nil
 }

@@ -44,14 +44,20 @@ func TestDoctorOnAWS(t *testing.T) {
 	said := p.stdout.String()
 	require.Regexp(t, `(?m)^fail +cloud +node group good: MaxInstanceLifetime of good is 86400 s: .*\n +→ aws autoscaling update-auto-scaling-group .*good`, said)
 	require.Regexp(t, `(?m)^fail +redis +redis: connection refused`, said)
-	require.Regexp(t, `(?m)^warn +webhook `, said)
-	require.Regexp(t, `(?m)^ok +node-groups +all 1 can be served`, said)
+	require.Regexp(t, `(?m)^warn +webhook +no webhook is asked about evictions`, said)
+	require.Regexp(t, `(?m)^ok +node-groups +all can be served`, said)
 
 	undo := stub.Faults(awstest.Rule{Action: "DescribePolicies", Fault: awstest.Deny()})
 	p = start(t, "doctor", "--config", path)
 	require.Equal(t, exitFailure, p.wait(t))
-	require.Regexp(t, `(?m)^warn +cloud +whether somebody else changes the groups is not known: .*autoscaling:DescribePolicies`, p.stdout.String())
+	require.Regexp(t, `(?m)^warn +cloud +what else changes the groups is not known, or not all: .*autoscaling:DescribePolicies`, p.stdout.String())
+	require.Regexp(t, `(?m)^fail +cloud +node group good: MaxInstanceLifetime`, p.stdout.String())
 	undo()
+
+	stub.Faults(awstest.Rule{Action: "DescribeAutoScalingGroups", Fault: awstest.Deny()})
+	p = start(t, "doctor", "--config", path)
+	require.Equal(t, exitFailure, p.wait(t))
+	require.Regexp(t, `(?m)^warn +gpu-devices +not known: .*autoscaling:DescribeAutoScalingGroups`, p.stdout.String())
 }
 
 func TestDoctorRefuses(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
@@ -92,6 +93,16 @@ nodeGroups: [` + groups + "]\n"))
 		kept, err := p.keepForLater(files(groups))
 		require.Equal(t, refused, err != nil, "%s: %v", groups, err)
 		require.Equal(t, !refused, kept)
+		if refused {
+			core, logs := observer.New(zap.InfoLevel)
+			p.log = zap.New(core)
+			text, err := files(groups).Marshal()
+			require.NoError(t, err)
+			for range 3 {
+				require.True(t, p.take(t.Context(), change{contents: text}), "it tries again until it takes the file or leads")
+			}
+			require.Equal(t, 1, logs.Len(), "and says so once")
+		}
 		if refused {
 			require.ErrorContains(t, err, "t4: write retired: true until they are gone")
 			require.Same(t, before, p.config)

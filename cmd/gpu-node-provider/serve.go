@@ -70,6 +70,7 @@ type process struct {
 	started  chan struct{} // closed once every node has been looked at, and the port is open
 	stopping atomic.Bool
 	trouble  atomic.Pointer[string] // why there is no snapshot yet
+	told     string                 // why the file was rejected last; watchFile's
 
 	mu     sync.Mutex // between a changed file and the beginning of the lead
 	office atomic.Pointer[office]
@@ -297,7 +298,7 @@ func (p *process) addWebhook(g *oklog.Group) error {
 func (p *process) report() (provider.Report, error) {
 	o := p.office.Load()
 	if o == nil {
-		return provider.Report{}, errors.New(p.standing())
+		return provider.Report{}, dashboard.StandsBy(p.standing())
 	}
 	r, ready := o.server.Report()
 	if !ready {

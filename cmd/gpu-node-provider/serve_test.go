@@ -58,7 +58,11 @@ func newAPIServer(t *testing.T) *apiServer {
 			kind := map[string]string{
 				"nodes": "NodeList", "pods": "PodList", "namespaces": "NamespaceList", "validatingwebhookconfigurations": "ValidatingWebhookConfigurationList",
 			}[filepath.Base(r.URL.Path)]
-			fmt.Fprintf(w, `{"kind": %q, "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}`, kind)
+			version := "v1"
+			if group, ok := strings.CutPrefix(filepath.Dir(r.URL.Path), "/apis/"); ok {
+				version = group
+			}
+			fmt.Fprintf(w, `{"kind": %q, "apiVersion": %q, "metadata": {"resourceVersion": "1"}, "items": []}`, kind, version)
 		}
 	}))
 	t.Cleanup(s.Close)

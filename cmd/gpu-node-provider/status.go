@@ -142,6 +142,9 @@ func fetch(ctx context.Context, address string) (report provider.Report, err err
 	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	if response.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // what could be read of it is all there is to say
+		if response.StatusCode == http.StatusMisdirectedRequest {
+			return report, fmt.Errorf("the provider on %s: %w", address, dashboard.StandsBy(strings.TrimSpace(string(text))))
+		}
 		return report, fmt.Errorf("the provider on %s answers %s: %s", address, response.Status, strings.TrimSpace(string(text)))
 	}
 	if err := json.NewDecoder(response.Body).Decode(&report); err != nil {

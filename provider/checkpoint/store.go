@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -241,20 +242,22 @@ func (s *Store) Listen(ctx context.Context, heard func(PodID)) {
 	}
 }
 
-// Warnings are what an operator should change about Redis, and nothing when it
-// cannot be found out.
-func (s *Store) Warnings(ctx context.Context) []string {
-	warnings, err := within(ctx, s, func(ctx context.Context) ([]string, error) {
+// Warnings are what an operator should change about Redis. The error is why they are
+// not known, or not all.
+func (s *Store) Warnings(ctx context.Context) ([]string, error) {
+	var unknown error
+	warnings, err := within(ctx, s, func(ctx context.Context) (all []string, err error) {
 		cluster, ok := s.client.(*redis.ClusterClient)
 		if !ok {
-			return serverWarnings(ctx, s.client), nil
+			all, unknown = serverWarnings(ctx, s.client)
+			return all, nil
 		}
 		var mu sync.Mutex
-		var all []string
-		err := cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
-			warnings := serverWarnings(ctx, master)
+		err = cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
+			warnings, err := serverWarnings(ctx, master)
 			mu.Lock()
 			defer mu.Unlock()
+			unknown = errors.Join(unknown, err)
 			for _, warning := range warnings {
 				all = append(all, master.Options().Addr+": "+warning)
 			}
@@ -263,24 +266,27 @@ func (s *Store) Warnings(ctx context.Context) []string {
 		return all, err
 	})
 	if err != nil {
-		return nil // Read tells why
+		return nil, err
 	}
 	slices.Sort(warnings)
-	return warnings
+	return warnings, unknown
 }
 
-func serverWarnings(ctx context.Context, server redis.Cmdable) []string {
+func serverWarnings(ctx context.Context, server redis.Cmdable) (warnings []string, err error) {
 	pipe := server.Pipeline()
 	memory, replication := pipe.Info(ctx, "memory"), pipe.Info(ctx, "replication")
 	_, _ = pipe.Exec(ctx) // each command has its own error
-	var warnings []string
-	if policy := infoField(memory.Val(), "maxmemory_policy"); policy != "" && policy != "noeviction" {
+	switch policy := infoField(memory.Val(), "maxmemory_policy"); policy {
+	case "":
+		err = fmt.Errorf("INFO does not tell the maxmemory-policy: %w", cmp.Or(memory.Err(), errors.New("it has no such line")))
+	case "noeviction":
+	default:
 		warnings = append(warnings, fmt.Sprintf("maxmemory-policy is %s: acknowledgements can be evicted, and their nodes are then held longer; set noeviction", policy))
 	}
 	if infoField(replication.Val(), "role") == "slave" {
 		warnings = append(warnings, "the server is a replica and is not read; give the master's address, or masterName and the Sentinels'")
 	}
-	return warnings
+	return warnings, err
 }
 
 func infoField(info, name string) string {

@@ -334,12 +334,14 @@ func TestWarningsNameAnEvictionPolicy(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	store := s.store()
-	assert.Empty(t, store.Warnings(t.Context()))
+	warnings, err := store.Warnings(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, warnings)
 
 	s.do("CONFIG", "SET", "maxmemory", "3mb", "maxmemory-policy", "allkeys-lru")
-	assert.Equal(t,
-		[]string{"maxmemory-policy is allkeys-lru: acknowledgements can be evicted, and their nodes are then held longer; set noeviction"},
-		store.Warnings(t.Context()))
+	warnings, err = store.Warnings(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"maxmemory-policy is allkeys-lru: acknowledgements can be evicted, and their nodes are then held longer; set noeviction"}, warnings)
 
 	// What it warns of: an acknowledgement that is gone is none.
 	s.do("SET", AckKey("c", pod(0)), "1785579630")
@@ -351,9 +353,12 @@ func TestWarningsNameAnEvictionPolicy(t *testing.T) {
 	assert.Equal(t, Signals{}, mustRead(t, store, pod(0)).Signals[0])
 
 	s.do("ACL", "SETUSER", "default", "-info")
-	assert.Empty(t, store.Warnings(t.Context()), "not known")
+	warnings, err = store.Warnings(t.Context())
+	assert.ErrorContains(t, err, "INFO does not tell the maxmemory-policy: NOPERM")
+	assert.Empty(t, warnings)
 	s.kill()
-	assert.Empty(t, store.Warnings(t.Context()), "Read tells")
+	_, err = store.Warnings(t.Context())
+	assert.Error(t, err)
 }
 
 func TestReplicaIsNoSource(t *testing.T) {
@@ -366,7 +371,9 @@ func TestReplicaIsNoSource(t *testing.T) {
 	assert.Equal(t, "READONLY", Cause(err))
 	_, err = store.Ask(t.Context(), pod(0), Request{ID: "r", RequestedAt: earliest}, time.Hour)
 	assert.Equal(t, "READONLY", Cause(err), "%v", err)
-	assert.Equal(t, []string{"the server is a replica and is not read; give the master's address, or masterName and the Sentinels'"}, store.Warnings(t.Context()))
+	warnings, err := store.Warnings(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"the server is a replica and is not read; give the master's address, or masterName and the Sentinels'"}, warnings)
 
 	s.do("REPLICAOF", "NO", "ONE")
 	mustRead(t, store, pod(0))
@@ -391,7 +398,8 @@ func TestMiniredisWillDo(t *testing.T) {
 	assert.NotNil(t, reading.Signals[0].Ack)
 	assert.Equal(t, &request, reading.Signals[0].Request)
 	assert.Equal(t, Signals{}, reading.Signals[1])
-	assert.Empty(t, store.Warnings(t.Context()))
+	warnings, _ := store.Warnings(t.Context()) // it may not ask for them
+	assert.Empty(t, warnings)
 	heard := listening(t, store)
 	eventually(t, "nobody subscribed", func() bool { return stand.Publish("c:acks", AckKey("c", pod(7))) > 0 })
 	assert.Equal(t, pod(7), next(t, heard))
@@ -445,7 +453,8 @@ func TestBudgetHoldsAgainstWhatNeverAnswers(t *testing.T) {
 				})
 			}
 			start := time.Now()
-			assert.Empty(t, store.Warnings(t.Context()))
+			warnings, _ := store.Warnings(t.Context())
+			assert.Empty(t, warnings)
 			assert.Less(t, time.Since(start), late)
 			group.Wait()
 		})

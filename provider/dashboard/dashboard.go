@@ -6,6 +6,7 @@ package dashboard
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +17,12 @@ import (
 
 // ReportPath is where the report is served as JSON.
 const ReportPath = "/report.json"
+
+// StandsBy is why a replica that does not lead has no report, and who has it. It is
+// answered with status 421, Misdirected Request.
+type StandsBy string
+
+func (s StandsBy) Error() string { return string(s) }
 
 // Options say what is shown.
 type Options struct {
@@ -43,6 +50,11 @@ func Handler(o Options) http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET "+ReportPath, func(w http.ResponseWriter, _ *http.Request) {
 		report, err := o.Report()
+		var by StandsBy
+		if errors.As(err, &by) {
+			http.Error(w, by.Error(), http.StatusMisdirectedRequest)
+			return
+		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return

@@ -55,6 +55,11 @@ func starting(o *Options) {
 	o.Ready = func() error { return errors.New("the cloud has not been read yet") }
 }
 
+// standingBy is a replica that does not lead.
+func standingBy(o *Options) {
+	o.Report = func() (provider.Report, error) { return provider.Report{}, StandsBy("ask p-1") }
+}
+
 func TestPaths(t *testing.T) {
 	for name, c := range map[string]struct {
 		request string
@@ -69,6 +74,7 @@ func TestPaths(t *testing.T) {
 		"metrics":                 {"GET /metrics", nil, http.StatusOK, "\ngpu_node_provider_test 7\n"},
 		"metrics while it starts": {"GET /metrics", []func(*Options){starting}, http.StatusOK, "\ngpu_node_provider_test 7\n"},
 		"no report yet":           {"GET /report.json", []func(*Options){starting}, http.StatusServiceUnavailable, "the cloud has not been read yet\n"},
+		"no report here":          {"GET /report.json", []func(*Options){standingBy}, http.StatusMisdirectedRequest, "ask p-1\n"},
 		"HEAD":                    {"HEAD /readyz", nil, http.StatusOK, ""},
 		"only to look":            {"POST /report.json", nil, http.StatusMethodNotAllowed, ""},
 		"nothing to end":          {"DELETE /healthz", nil, http.StatusMethodNotAllowed, ""},

@@ -16,12 +16,14 @@ import (
 )
 
 // unread is the finding of a check whose part of the cluster could not be read.
-func (s *Scene) unread(err error) []Finding {
+func (s *Scene) unread(parts ...error) []Finding {
 	if !s.HasCluster {
 		return []Finding{{Level: OK, Text: "there is no Kubernetes API"}}
 	}
-	if err != nil {
-		return []Finding{{Level: Warn, Text: "not known: " + err.Error()}}
+	for _, err := range parts {
+		if err != nil {
+			return []Finding{{Level: Warn, Text: "not known: " + err.Error()}}
+		}
 	}
 	return nil
 }
@@ -38,7 +40,7 @@ const driverTime = 15 * time.Minute
 // gpuDevices: without the device plugin no node ever shows a GPU, and nothing later
 // can work.
 func gpuDevices(s *Scene) (found []Finding) {
-	if cannot := s.unread(s.NodesErr); cannot != nil {
+	if cannot := s.unread(s.CatalogueErr, s.NodesErr); cannot != nil {
 		return cannot
 	}
 	shown := 0
@@ -67,19 +69,22 @@ func gpuDevices(s *Scene) (found []Finding) {
 // gpuLabel: a node outside all groups with the label and without a GPU stops all
 // scale-up (cluster-autoscaler/processors/customresources/gpu_processor.go).
 func gpuLabel(s *Scene) (found []Finding) {
-	if cannot := s.unread(s.NodesErr); cannot != nil {
+	if cannot := s.unread(s.CatalogueErr, s.NodesErr); cannot != nil {
 		return cannot
 	}
 	key := s.Catalogue.GPULabel()
 	for _, node := range s.Nodes {
 		_, labelled := node.Labels[key]
-		if !labelled || node.Labels[nodegroup.Label] != "" || nodegroup.GPUResource(node.Status.Allocatable) != "" {
+		_, ours := s.Catalogue.Lookup(node.Labels[nodegroup.Label])
+		if !labelled || ours || s.Provider.Instances[node.Spec.ProviderID] || nodegroup.GPUResource(node.Status.Allocatable) != "" {
 			continue
 		}
-		found = append(found, Finding{
-			Level: Fail, Text: fmt.Sprintf("node %s is in no group, carries the label %s, and has no GPU: Cluster Autoscaler stops all scale-up", node.Name, key),
-			Do: fmt.Sprintf("kubectl label node %s %s-", node.Name, key),
-		})
+		text := fmt.Sprintf("node %s is in no group, carries the label %s, and shows no GPU: meanwhile Cluster Autoscaler stops all scale-up", node.Name, key)
+		if s.Now.Sub(node.CreationTimestamp.Time) < driverTime {
+			found = append(found, Finding{Level: Warn, Text: text, Do: "wait, if it is booting"})
+			continue
+		}
+		found = append(found, Finding{Level: Fail, Text: text, Do: fmt.Sprintf("kubectl label node %s %s-", node.Name, key)})
 	}
 	if len(found) == 0 {
 		return []Finding{{Level: OK, Text: "nobody else's node carries " + key + " without a GPU"}}
@@ -90,8 +95,8 @@ func gpuLabel(s *Scene) (found []Finding) {
 // enabled is the label of namespaces whose evictions are asked about.
 const enabledKey, enabledValue = "gpu-node-provider.io/checkpoint", "enabled"
 
-// evictions is the webhook of deploy/manifests/eviction-webhook.yaml, by what it is
-// called for and its path.
+// evictions is the webhook of deploy/manifests/eviction-webhook.yaml, by its name and
+// what it is called for.
 func (s *Scene) evictions() *admissionv1.ValidatingWebhook {
 	for _, configuration := range s.Webhooks {
 		for n, w := range configuration.Webhooks {
@@ -121,6 +126,11 @@ func webhook(s *Scene) []Finding {
 			Level: Fail, Text: "the webhook " + w.Name + " has no caBundle: no pod can be evicted in the namespaces of trainers",
 			Do: "put ca.crt of `gpu-node-provider certs` into it, or have cert-manager do so",
 		}}
+	case !s.Evictions:
+		return []Finding{{
+			Level: Fail, Text: "the webhook " + w.Name + " is called and nobody listens, the node group file has no server.webhookAddress: no pod can be evicted in the namespaces of trainers",
+			Do: "write server.webhookAddress, or delete the webhook",
+		}}
 	case w.FailurePolicy != nil && *w.FailurePolicy == admissionv1.Ignore:
 		return []Finding{{
 			Level: Warn, Text: "the webhook " + w.Name + " has failurePolicy Ignore: trainers are evicted while no replica answers",
@@ -149,7 +159,7 @@ func (s *Scene) trainers() (pods []*corev1.Pod) {
 // namespaces: an Eviction does not carry its pod's labels, so the webhook is chosen
 // by the namespace's.
 func namespaces(s *Scene) (found []Finding) {
-	if cannot := s.unread(firstOf(s.NodesErr, s.NamespacesErr)); cannot != nil {
+	if cannot := s.unread(s.CatalogueErr, s.NodesErr, s.PodsErr, s.NamespacesErr); cannot != nil {
 		return cannot
 	}
 	enabled := map[string]bool{}
@@ -176,15 +186,6 @@ func namespaces(s *Scene) (found []Finding) {
 	return found
 }
 
-func firstOf(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // The flag by which Cluster Autoscaler cuts a pod's grace when it drains a node, and
 // its default (cluster-autoscaler/config/flags).
 const (
@@ -194,7 +195,7 @@ const (
 
 // grace compares what trainers need with what a drain gives them.
 func grace(s *Scene) []Finding {
-	if cannot := s.unread(s.NodesErr); cannot != nil {
+	if cannot := s.unread(s.CatalogueErr, s.NodesErr, s.PodsErr); cannot != nil {
 		return cannot
 	}
 	var most *corev1.Pod
@@ -232,7 +233,7 @@ func graceOf(pod *corev1.Pod) int64 {
 func (s *Scene) graceLimit() (seconds int64, found bool) {
 	for n := range s.Pods {
 		words := calls(&s.Pods[n])
-		if words == nil {
+		if words == nil || s.Pods[n].Status.Phase == corev1.PodFailed {
 			continue
 		}
 		value, set := flagOf(words, graceFlag)
@@ -278,7 +279,7 @@ const evictDaemonSets = "cluster-autoscaler.kubernetes.io/enable-ds-eviction"
 // daemonSets: one that carries the label of training pods has to do with
 // checkpoints, such as an uploader. A drain evicts it before it has finished.
 func daemonSets(s *Scene) (found []Finding) {
-	if cannot := s.unread(s.NodesErr); cannot != nil {
+	if cannot := s.unread(s.PodsErr); cannot != nil {
 		return cannot
 	}
 	told := map[string]bool{}

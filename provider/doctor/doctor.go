@@ -36,19 +36,27 @@ type Finding struct {
 // that cannot be read must not hide the others.
 type Scene struct {
 	Now time.Time
-	// Catalogue is the node group file, completed by the cloud where it is one.
-	Catalogue *nodegroup.Catalogue
+	// Catalogue is the node group file, completed by the cloud where it is one. With
+	// an error it is the file alone, which does not say what the machines are.
+	Catalogue    *nodegroup.Catalogue
+	CatalogueErr error
 	// Selector is that of training pods.
 	Selector labels.Selector
 	// HasCluster is false for a provider without a Kubernetes API.
 	HasCluster bool
+	// Evictions says whether the file has an address for the eviction webhook.
+	Evictions bool
 
-	Provider    Provider
+	Provider Provider
+	// ProviderErr is why it does not answer, StandsBy why this one cannot.
 	ProviderErr error
+	StandsBy    string
 
 	Nodes    []corev1.Node
-	Pods     []corev1.Pod
-	NodesErr error // of both
+	NodesErr error
+
+	Pods    []corev1.Pod // those that are Concerned
+	PodsErr error
 
 	Namespaces    []corev1.Namespace
 	NamespacesErr error
@@ -56,11 +64,12 @@ type Scene struct {
 	Webhooks    []admissionv1.ValidatingWebhookConfiguration
 	WebhooksErr error
 
-	// RedisWarnings are about its settings.
-	RedisWarnings []string
-	RedisErr      error
+	// RedisWarnings are about its settings; the error is why they are not all.
+	RedisWarnings    []string
+	RedisWarningsErr error
+	RedisErr         error
 
-	// Meddling is what else changes the groups in the cloud.
+	// Meddling is what else changes the groups in the cloud, as far as it can be read.
 	Meddling    []Meddling
 	MeddlingErr error
 }
@@ -68,9 +77,12 @@ type Scene struct {
 // Provider is what a running provider says of itself.
 type Provider struct {
 	ReloadError string
-	// Problems are why groups cannot be served, by group.
-	Problems map[string]string
-	Quotas   []Quota
+	// Problems are why groups cannot be served, and Full what keeps them from
+	// growing although they are below their maximum, by group.
+	Problems, Full map[string]string
+	Quotas         []Quota
+	// Instances are the provider ids of its machines.
+	Instances map[string]bool
 }
 
 // Quota is one limit and its use, in its resource's own unit.

@@ -68,7 +68,7 @@ func well(t *testing.T) *Scene {
 	selector, err := labels.Parse(enabledKey + "=required")
 	require.NoError(t, err)
 	return &Scene{
-		Now: now, Catalogue: catalogue(t, file), Selector: selector, HasCluster: true,
+		Now: now, Catalogue: catalogue(t, file), Selector: selector, HasCluster: true, Evictions: true,
 		Provider: Provider{Quotas: []Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Source: "L-DB2E81BA", Used: 3, Limit: 16, ReadAt: now.Add(-time.Minute)}}},
 		Nodes:    []corev1.Node{node("gpu-1", "t4", 1), node("cpu-1", "cpu", 0), node("other", "", 2)},
 		Pods: []corev1.Pod{
@@ -117,7 +117,21 @@ func TestWhatIsWrong(t *testing.T) {
 		"no provider": {
 			func(s *Scene) { s.ProviderErr = away },
 			"fail provider: it is away → start it, or say where it is by --address\n" +
-				"warn node-groups: not known without the provider → \nwarn quotas: not known without the provider → ",
+				"warn node-groups: not known without the provider that leads → \nwarn quotas: not known without the provider that leads → ",
+		},
+		"a replica that stands by": {
+			func(s *Scene) { s.StandsBy = "ask p-1" },
+			"warn provider: ask p-1 → run doctor in that Pod for what only the leader knows\n" +
+				"warn node-groups: not known without the provider that leads → \nwarn quotas: not known without the provider that leads → ",
+		},
+		"group that is full": {
+			func(s *Scene) { s.Provider.Full = map[string]string{"t4": "quota gpus: 15 of 16 used"} },
+			"warn node-groups: node group t4 cannot grow: quota gpus: 15 of 16 used → ",
+		},
+		"machines that are not known": {
+			func(s *Scene) { s.CatalogueErr = away },
+			"warn prices: not known: it is away → \nwarn gpu-devices: not known: it is away → \nwarn gpu-label: not known: it is away → \n" +
+				"warn namespaces: not known: it is away → \nwarn grace: not known: it is away → ",
 		},
 		"file": {
 			func(s *Scene) { s.Provider.ReloadError = "no id" },
@@ -156,7 +170,13 @@ func TestWhatIsWrong(t *testing.T) {
 		},
 		"cloud": {
 			func(s *Scene) { s.MeddlingErr = away },
-			"warn cloud: whether somebody else changes the groups is not known: it is away → ",
+			"warn cloud: what else changes the groups is not known, or not all: it is away → ",
+		},
+		"a part of the cloud": {
+			func(s *Scene) {
+				s.MeddlingErr, s.Meddling = away, []Meddling{{"t4", "AZRebalance is on", "suspend it"}}
+			},
+			"warn cloud: what else changes the groups is not known, or not all: it is away → \nfail cloud: node group t4: AZRebalance is on → suspend it",
 		},
 		"no device": {
 			func(s *Scene) { s.Nodes[0] = node("gpu-1", "t4", 0) },
@@ -171,7 +191,28 @@ func TestWhatIsWrong(t *testing.T) {
 		},
 		"label": { // case E-02
 			func(s *Scene) { s.Nodes[2] = node("other", "", 0) },
-			"fail gpu-label: node other is in no group, carries the label accelerator, and has no GPU: Cluster Autoscaler stops all scale-up → kubectl label node other accelerator-",
+			"fail gpu-label: node other is in no group, carries the label accelerator, and shows no GPU: meanwhile Cluster Autoscaler stops all scale-up → " +
+				"kubectl label node other accelerator-",
+		},
+		"label of a group that is no more": {
+			func(s *Scene) { s.Nodes[2] = node("other", "gone", 0) },
+			"fail gpu-label: node other is in no group, carries the label accelerator, and shows no GPU: meanwhile Cluster Autoscaler stops all scale-up → " +
+				"kubectl label node other accelerator-",
+		},
+		"label of a node that boots": {
+			func(s *Scene) {
+				s.Nodes[2] = node("other", "", 0)
+				s.Nodes[2].CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
+			},
+			"warn gpu-label: node other is in no group, carries the label accelerator, and shows no GPU: meanwhile Cluster Autoscaler stops all scale-up → wait, if it is booting",
+		},
+		"label of ours before it is labelled": {
+			func(s *Scene) {
+				s.Nodes[2] = node("other", "", 0)
+				s.Nodes[2].Spec.ProviderID = "simulated:///t4/i-1"
+				s.Provider.Instances = map[string]bool{"simulated:///t4/i-1": true}
+			},
+			"",
 		},
 		"Redis": {
 			func(s *Scene) { s.RedisErr = away },
@@ -181,6 +222,10 @@ func TestWhatIsWrong(t *testing.T) {
 			func(s *Scene) { s.RedisWarnings = []string{"maxmemory-policy is allkeys-lru"} },
 			"warn redis: maxmemory-policy is allkeys-lru → ",
 		},
+		"Redis does not say": {
+			func(s *Scene) { s.RedisWarningsErr = away },
+			"warn redis: whether it evicts acknowledgements is not known: it is away → look yourself: maxmemory-policy has to be noeviction",
+		},
 		"no webhook": {
 			func(s *Scene) { s.Webhooks = nil },
 			"warn webhook: no webhook is asked about evictions: kubectl drain ends trainers that have not saved → apply deploy/manifests/eviction-webhook.yaml",
@@ -189,6 +234,11 @@ func TestWhatIsWrong(t *testing.T) {
 			func(s *Scene) { s.Webhooks[0].Webhooks[0].ClientConfig.CABundle = nil },
 			"fail webhook: the webhook evictions.gpu-node-provider.io has no caBundle: no pod can be evicted in the namespaces of trainers → " +
 				"put ca.crt of `gpu-node-provider certs` into it, or have cert-manager do so",
+		},
+		"webhook that nobody answers": {
+			func(s *Scene) { s.Evictions = false },
+			"fail webhook: the webhook evictions.gpu-node-provider.io is called and nobody listens, the node group file has no server.webhookAddress: " +
+				"no pod can be evicted in the namespaces of trainers → write server.webhookAddress, or delete the webhook",
 		},
 		"webhook that lets pass": {
 			func(s *Scene) { s.Webhooks[0].Webhooks[0].FailurePolicy = new(admissionv1.Ignore) },
@@ -237,7 +287,7 @@ func TestWhatIsWrong(t *testing.T) {
 			"",
 		},
 		"nothing may be read": {
-			func(s *Scene) { s.NodesErr, s.NamespacesErr, s.WebhooksErr = away, away, away },
+			func(s *Scene) { s.NodesErr, s.PodsErr, s.NamespacesErr, s.WebhooksErr = away, away, away, away },
 			"warn gpu-devices: not known: it is away → \nwarn gpu-label: not known: it is away → \nwarn webhook: not known: it is away → \n" +
 				"warn namespaces: not known: it is away → \nwarn grace: not known: it is away → \nwarn daemonsets: not known: it is away → ",
 		},

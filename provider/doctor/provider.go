@@ -12,6 +12,8 @@ import (
 // provider: is there one, and does it serve what the file says.
 func provider(s *Scene) []Finding {
 	switch {
+	case s.StandsBy != "":
+		return []Finding{{Level: Warn, Text: s.StandsBy, Do: "run doctor in that Pod for what only the leader knows"}}
 	case s.ProviderErr != nil:
 		return []Finding{{Level: Fail, Text: s.ProviderErr.Error(), Do: "start it, or say where it is by --address"}}
 	case s.Provider.ReloadError != "":
@@ -21,28 +23,39 @@ func provider(s *Scene) []Finding {
 	}
 }
 
+// unheard is the finding of a check that needs the leader's own words.
+func (s *Scene) unheard() []Finding {
+	if s.StandsBy != "" || s.ProviderErr != nil {
+		return []Finding{{Level: Warn, Text: "not known without the provider that leads"}}
+	}
+	return nil
+}
+
 func nodeGroups(s *Scene) (found []Finding) {
+	if cannot := s.unheard(); cannot != nil {
+		return cannot
+	}
 	for _, id := range slices.Sorted(maps.Keys(s.Provider.Problems)) {
 		found = append(found, Finding{Level: Fail, Text: fmt.Sprintf("node group %s cannot be served: %s", id, s.Provider.Problems[id])})
 	}
-	switch n := len(s.Catalogue.All()); {
-	case s.ProviderErr != nil:
-		return []Finding{{Level: Warn, Text: "not known without the provider"}}
-	case len(found) == 0:
-		return []Finding{{Level: OK, Text: fmt.Sprintf("all %d can be served", n)}}
+	for _, id := range slices.Sorted(maps.Keys(s.Provider.Full)) {
+		found = append(found, Finding{Level: Warn, Text: fmt.Sprintf("node group %s cannot grow: %s", id, s.Provider.Full[id])})
+	}
+	if len(found) == 0 {
+		return []Finding{{Level: OK, Text: "all can be served, and grow up to their maximum"}}
 	}
 	return found
 }
 
 // quotas tells of each its limit, its use, where they come from, and how old they are.
 func quotas(s *Scene) (found []Finding) {
+	if cannot := s.unheard(); cannot != nil {
+		return cannot
+	}
 	for _, q := range s.Provider.Quotas {
 		found = append(found, quota(q, s.Now))
 	}
-	switch {
-	case s.ProviderErr != nil:
-		return []Finding{{Level: Warn, Text: "not known without the provider"}}
-	case len(found) == 0:
+	if len(found) == 0 {
 		return []Finding{{Level: OK, Text: "the file has none"}}
 	}
 	return found
@@ -69,6 +82,9 @@ func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
 // prices: Cluster Autoscaler's expander price compares groups by them, and so do budgets in dollars.
 func prices(s *Scene) []Finding {
+	if s.CatalogueErr != nil {
+		return []Finding{{Level: Warn, Text: "not known: " + s.CatalogueErr.Error()}}
+	}
 	var without []string
 	for _, g := range s.Catalogue.All() {
 		if _, known := g.HourlyPrice(); !known {
@@ -104,7 +120,7 @@ func overrides(s *Scene) []Finding {
 // meddling: nobody else may change a group's size, or end its machines.
 func meddling(s *Scene) (found []Finding) {
 	if s.MeddlingErr != nil {
-		return []Finding{{Level: Warn, Text: "whether somebody else changes the groups is not known: " + s.MeddlingErr.Error()}}
+		found = append(found, Finding{Level: Warn, Text: "what else changes the groups is not known, or not all: " + s.MeddlingErr.Error()})
 	}
 	for _, m := range s.Meddling {
 		found = append(found, Finding{Level: Fail, Text: fmt.Sprintf("node group %s: %s", m.Group, m.What), Do: m.Do})
@@ -124,6 +140,11 @@ func redis(s *Scene) (found []Finding) {
 	}
 	for _, warning := range s.RedisWarnings {
 		found = append(found, Finding{Level: Warn, Text: warning})
+	}
+	if s.RedisWarningsErr != nil {
+		found = append(found, Finding{
+			Level: Warn, Text: "whether it evicts acknowledgements is not known: " + s.RedisWarningsErr.Error(), Do: "look yourself: maxmemory-policy has to be noeviction",
+		})
 	}
 	if len(found) == 0 {
 		return []Finding{{Level: OK, Text: "it answers, and evicts nothing"}}

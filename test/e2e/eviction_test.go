@@ -72,7 +72,7 @@ func TestWhatAPersonMaySay(t *testing.T) {
 	}
 	held(true)
 	doctor := func(want string) { // by the rights of the manifests
-		out, err := exec.CommandContext(t.Context(), "../../bin/gpu-node-provider", "doctor", "--config", bed.ConfigFile()).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "../../bin/gpu-node-provider", "doctor", "--config", bed.ConfigFile("")).CombinedOutput()
 		bed.Watch.Say("gpu-node-provider doctor: %v\n%s", err, out)
 		assert.Regexp(t, want, string(out))
 		assert.NotContains(t, string(out), "forbidden")

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"os/exec"
 	"testing"
 	"time"
 
@@ -50,6 +51,8 @@ func TestLeaderKilledWhileANodeIsHeld(t *testing.T) {
 	require.NoError(t, err)
 	bed.Watch.Say("the other leads after %s", took.Round(time.Second))
 	require.NoError(t, bed.StartProvider(t.Context())) // the first comes back, and stands by
+	out, err := exec.CommandContext(t.Context(), "../../bin/gpu-node-provider", "doctor", "--config", bed.ConfigFile(first)).CombinedOutput()
+	assert.Regexp(t, `(?m)^warn +provider +.*this replica stands by; ask the one that leads: `, string(out), "%v", err)
 	require.NoError(t, bed.Loop(t.Context(), 8))
 	stays(t, bed, node.Name, pod)
 	second, err := bed.Leader(t.Context())

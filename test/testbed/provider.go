@@ -266,8 +266,16 @@ func fetch(ctx context.Context, url string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// ConfigFile is the provider's node group file.
-func (b *Bed) ConfigFile() string { return b.replicas[0].config }
+// ConfigFile is a replica's node group file, by the name of its Pod; the first one's
+// when that is empty.
+func (b *Bed) ConfigFile(pod string) string {
+	for _, r := range b.replicas {
+		if r.pod == pod || pod == "" {
+			return r.config
+		}
+	}
+	return ""
+}
 
 // HTTP is the address of the provider's page and metrics.
 func (b *Bed) HTTP() string { return b.http }
