@@ -22,8 +22,8 @@ const (
 	priceScale    = 1_000_000
 )
 
-// specs are the groups as the cloud has to know them.
-func specs(c *nodegroup.Catalogue) []cloud.Spec {
+// Specs are the groups as the cloud has to know them.
+func Specs(c *nodegroup.Catalogue) []cloud.Spec {
 	all := make([]cloud.Spec, 0, len(c.All()))
 	for _, g := range c.All() {
 		all = append(all, cloud.Spec{ID: g.ID, AutoScalingGroup: g.AutoScalingGroup, InstanceType: g.InstanceType})

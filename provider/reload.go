@@ -40,7 +40,7 @@ func (s *Server) Reload(ctx context.Context, next *nodegroup.Catalogue) error {
 		return err
 	}
 	defer leave()
-	if err := s.backend.Configure(ctx, specs(next)); err != nil {
+	if err := s.backend.Configure(ctx, Specs(next)); err != nil {
 		return s.restore(ctx, fmt.Errorf("telling the cloud about the node groups: %w", err))
 	}
 	marks := s.marks()
@@ -147,7 +147,7 @@ const restoreTimeout = 10 * time.Second
 func (s *Server) restore(ctx context.Context, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
-	if err := s.backend.Configure(ctx, specs(s.current.Load().catalogue)); err != nil {
+	if err := s.backend.Configure(ctx, Specs(s.current.Load().catalogue)); err != nil {
 		return fmt.Errorf("%w; and the old groups could not be put back: %w", cause, err)
 	}
 	return cause

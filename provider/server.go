@@ -155,7 +155,7 @@ func (s *Server) Begin(_ context.Context, c *nodegroup.Catalogue) error {
 // Start loads the first snapshot. Until it returned nil the port must not be
 // open: an empty answer would be believed.
 func (s *Server) Start(ctx context.Context) error {
-	if err := s.backend.Configure(ctx, specs(s.first)); err != nil {
+	if err := s.backend.Configure(ctx, Specs(s.first)); err != nil {
 		return fmt.Errorf("telling the cloud about the node groups: %w", err)
 	}
 	s.ledger.Configure(budget(s.first))

@@ -3,6 +3,7 @@ package aws
 import (
 	"testing"
 
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	"github.com/stretchr/testify/require"
 
 	"gpu-node-provider/cloud"
@@ -55,4 +56,16 @@ func TestMeddling(t *testing.T) {
 		require.Len(t, some, len(found)-1, "what can be read")
 		undo()
 	}
+}
+
+// A predictive policy that only forecasts changes nothing.
+func TestPoliciesInForce(t *testing.T) {
+	predictive := func(mode types.PredictiveScalingMode) types.ScalingPolicy {
+		return types.ScalingPolicy{PredictiveScalingConfiguration: &types.PredictiveScalingConfiguration{Mode: mode}}
+	}
+	require.True(t, inForce(types.ScalingPolicy{}))
+	require.False(t, inForce(types.ScalingPolicy{Enabled: new(bool)}))
+	require.True(t, inForce(predictive(types.PredictiveScalingModeForecastAndScale)))
+	require.False(t, inForce(predictive(types.PredictiveScalingModeForecastOnly)))
+	require.False(t, inForce(predictive("")), "AWS's default")
 }

@@ -447,3 +447,21 @@ func TestNothingIsSentWithoutTimeForTheAnswer(t *testing.T) {
 		})
 	}
 }
+
+// A write whose reading runs out of time has sent nothing either.
+func TestReadingOfAWriteRunsOutOfTime(t *testing.T) {
+	for _, action := range []string{"DescribeAutoScalingGroups", "DescribeScalingActivities"} {
+		t.Run(action, func(t *testing.T) {
+			c, stub, _ := short(t, 2, 2, Options{})
+			stub.SetDesired("train-t4", 6) // so that there is something to ask about
+			stub.Faults(awstest.Rule{Action: action, Fault: awstest.HangBefore()})
+			ctx, cancel := context.WithTimeout(t.Context(), answerTime*3/2)
+			defer cancel()
+			_, err := c.Increase(ctx, "t4", 1)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorIs(t, err, cloud.ErrGivenUp)
+			require.ErrorContains(t, err, "reading")
+			require.Zero(t, stub.Count(setDesired))
+		})
+	}
+}

@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
 
-	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/aws"
 	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/checkpoint"
@@ -156,14 +155,14 @@ func (v *visit) cloud(ctx context.Context, s *doctor.Scene) error {
 	})
 	s.Catalogue = nodegroup.New(whole, running.backend.TemplateID)
 	s.MeddlingErr = bounded(ctx, func(ctx context.Context) (err error) {
-		s.Meddling, err = meddling(ctx, running.survey.aws, s.Catalogue.All())
+		s.Meddling, err = meddling(ctx, running.survey.aws, s.Catalogue)
 		return err
 	})
 	return nil
 }
 
-func meddling(ctx context.Context, cloud *aws.Cloud, groups []*nodegroup.Group) (all []doctor.Meddling, err error) {
-	if err := cloud.Configure(ctx, specs(groups)); err != nil {
+func meddling(ctx context.Context, cloud *aws.Cloud, c *nodegroup.Catalogue) (all []doctor.Meddling, err error) {
+	if err := cloud.Configure(ctx, provider.Specs(c)); err != nil {
 		return nil, err
 	}
 	found, err := cloud.Meddling(ctx)
@@ -171,13 +170,6 @@ func meddling(ctx context.Context, cloud *aws.Cloud, groups []*nodegroup.Group) 
 		all = append(all, doctor.Meddling(m))
 	}
 	return all, err
-}
-
-func specs(groups []*nodegroup.Group) (all []cloud.Spec) {
-	for _, g := range groups {
-		all = append(all, cloud.Spec{ID: g.ID, AutoScalingGroup: g.AutoScalingGroup, InstanceType: g.InstanceType})
-	}
-	return all
 }
 
 // cluster reads Nodes, Pods, namespaces and webhooks.

@@ -3,10 +3,12 @@ package main
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"gpu-node-provider/cloud/aws/awstest"
+	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/doctor"
 )
 
@@ -75,4 +77,31 @@ func TestDoctorRefuses(t *testing.T) {
 		require.Contains(t, p.stderr.String(), want)
 		require.Empty(t, p.stdout.String())
 	}
+}
+
+// What the provider reports is what the checks are told.
+func TestDoctorHearsTheProvider(t *testing.T) {
+	at := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
+	w := newWatched(t, func(w *watched) {
+		w.report = provider.Report{
+			ReloadError: "no id",
+			NodeGroups: []provider.GroupReport{
+				{ID: "broken", Problem: "no such group"},
+				{ID: "full", Target: 2, EffectiveMax: 2, MaxSize: 4, Limit: "quota gpus", Instances: []provider.InstanceReport{{ID: "aws:///a/i-1"}}},
+				{ID: "at-maximum", Target: 4, EffectiveMax: 4, MaxSize: 4},
+				{ID: "retired", Target: 2, EffectiveMax: 2, MaxSize: 4, Retired: true},
+				{ID: "has-room", Target: 2, EffectiveMax: 3, MaxSize: 4},
+			},
+			Quotas: []provider.QuotaReport{{Name: "gpus", Resource: "nvidia.com/gpu", Used: 2, Limit: 4, Source: "AWS", ReadAt: &at, Problem: "denied"}},
+		}
+	})
+	v := visit{address: w.address}
+	var s doctor.Scene
+	require.NoError(t, v.provider(t.Context(), &s))
+	require.NoError(t, s.ProviderErr)
+	require.Equal(t, doctor.Provider{
+		ReloadError: "no id", Problems: map[string]string{"broken": "no such group"}, Full: map[string]string{"full": "quota gpus"},
+		Instances: map[string]bool{"aws:///a/i-1": true},
+		Quotas:    []doctor.Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Used: 2, Limit: 4, Source: "AWS", ReadAt: at, Problem: "denied"}},
+	}, s.Provider)
 }

@@ -205,7 +205,7 @@ func (a *Assessor) judge(now time.Time, p Pod, s Signals) Judged {
 // counted then. It may save once more, but its end loses no more than letting it
 // go did: it is clear once it is gone.
 func (j Judged) HadSaved(policy Policy) bool {
-	return j.Stage == Terminating && !j.saved.IsZero() && !j.saved.Before(j.TerminatingSince.Add(-policy.MaxAge-skew))
+	return j.Stage == Terminating && !j.saved.Before(j.TerminatingSince.Add(-policy.MaxAge-skew))
 }
 
 // errFuture is why an acknowledgement that comes before its time is none.

@@ -195,7 +195,7 @@ func TestWhatIsWrong(t *testing.T) {
 				"kubectl label node other accelerator-",
 		},
 		"label of a group that is no more": {
-			func(s *Scene) { s.Nodes[2] = node("other", "gone", 0) },
+			func(s *Scene) { s.Nodes[2] = node("other", "gone", 0) }, // the server calls it foreign, too
 			"fail gpu-label: node other is in no group, carries the label accelerator, and shows no GPU: meanwhile Cluster Autoscaler stops all scale-up → " +
 				"kubectl label node other accelerator-",
 		},
@@ -250,6 +250,23 @@ func TestWhatIsWrong(t *testing.T) {
 		},
 		"grace": { // case F-07
 			func(s *Scene) { s.Pods[1] = trainer("b", 3600) },
+			"warn grace: training pod ai-train/b may take 3600 s to stop, a drain gives it 600 s by Cluster Autoscaler's --max-graceful-termination-sec → " +
+				"a node is drained only once its trainers have acknowledged; to give more to what comes after, raise the flag",
+		},
+		"grace of a trainer that is over": {
+			func(s *Scene) {
+				s.Pods[1] = trainer("b", 3600)
+				s.Pods[1].Status.Phase = corev1.PodFailed
+			},
+			"",
+		},
+		"grace by the autoscaler that runs": {
+			func(s *Scene) {
+				s.Pods[1] = trainer("b", 3600)
+				failed := autoscaler("ca", "--cloud-provider=externalgrpc", "--max-graceful-termination-sec=7200")
+				failed.Status.Phase = corev1.PodFailed
+				s.Pods = append([]corev1.Pod{failed}, s.Pods...)
+			},
 			"warn grace: training pod ai-train/b may take 3600 s to stop, a drain gives it 600 s by Cluster Autoscaler's --max-graceful-termination-sec → " +
 				"a node is drained only once its trainers have acknowledged; to give more to what comes after, raise the flag",
 		},

@@ -81,13 +81,19 @@ func TestNoneOfFourIsEvictedBeforeTheFourth(t *testing.T) {
 // Cluster Autoscaler evicts all of a node at once: the API server has deleted the
 // first before the second is asked about.
 func TestEvictionsInParallel(t *testing.T) {
-	for name, saved := range map[string]bool{"the first had saved": true, "the first had not": false} {
+	for name, before := range map[string]struct{ saved, long bool }{
+		"the first had saved": {saved: true}, "the first had not": {}, "the first had, long ago": {saved: true, long: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
+			saved := before.saved && !before.long
 			first, second := w.train("a", func(p *corev1.Pod) { p.Finalizers = []string{"test/kept"} }), w.train("b")
 			w.pass(time.Second)
-			if saved {
+			if before.saved {
 				w.acknowledge(first)
+			}
+			if before.long {
+				w.pass(time.Hour)
 			}
 			w.acknowledge(second)
 			w.cordon()
