@@ -1,5 +1,5 @@
 # docker build --build-arg VERSION=$(git describe --tags --always) -t gpu-node-provider:dev .
-FROM golang:1.26 AS build
+FROM golang:1.26.11 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download

@@ -11,6 +11,10 @@ TRAINER := .cache/trainer
 MOTO    := .cache/moto
 E2E_PARALLEL ?= 6
 
+# The Go that builds, tests and scans use, whichever Go starts them: newer toolchains come from the module proxy. go.mod
+# and the Dockerfile name the same version (test/pages checks it).
+export GOTOOLCHAIN = go1.26.11
+
 # One setting for builds and tests, so that neither compiles everything again.
 export CGO_ENABLED = 0
 

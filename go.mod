@@ -1,6 +1,6 @@
 module gpu-node-provider
 
-go 1.26.0
+go 1.26.11
 
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
