@@ -3,7 +3,6 @@ package provider
 import (
 	"math"
 
-	"gpu-node-provider/cloud"
 	"gpu-node-provider/provider/nodegroup"
 	"gpu-node-provider/provider/quota"
 )
@@ -21,15 +20,6 @@ const (
 	resourceScale = 1_000
 	priceScale    = 1_000_000
 )
-
-// Specs are the groups as the cloud has to know them.
-func Specs(c *nodegroup.Catalogue) []cloud.Spec {
-	all := make([]cloud.Spec, 0, len(c.All()))
-	for _, g := range c.All() {
-		all = append(all, cloud.Spec{ID: g.ID, AutoScalingGroup: g.AutoScalingGroup, InstanceType: g.InstanceType})
-	}
-	return all
-}
 
 // budget is what the ledger has to know of groups and quotas.
 func budget(c *nodegroup.Catalogue) ([]quota.Group, []quota.Quota) {

@@ -11,6 +11,7 @@ import (
 
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/proto"
+	"gpu-node-provider/provider/checkpoint"
 )
 
 // NodeGroupDeleteNodes ends the named instances and cancels the named
@@ -29,9 +30,9 @@ func (s *Server) NodeGroupDeleteNodes(ctx context.Context, req *proto.NodeGroupD
 }
 
 // named checks the form of the request and drops repetitions.
-func named(nodes []*proto.ExternalGrpcNode) ([]GateNode, error) {
+func named(nodes []*proto.ExternalGrpcNode) ([]checkpoint.Instance, error) {
 	seen := map[string]bool{}
-	var all []GateNode
+	var all []checkpoint.Instance
 	for n, node := range nodes {
 		id := node.GetProviderID()
 		if id == "" {
@@ -39,13 +40,13 @@ func named(nodes []*proto.ExternalGrpcNode) ([]GateNode, error) {
 		}
 		if !seen[id] {
 			seen[id] = true
-			all = append(all, GateNode{Instance: id, Node: node.GetName()})
+			all = append(all, checkpoint.Instance{ID: id, Node: node.GetName()})
 		}
 	}
 	return all, nil
 }
 
-func (s *Server) delete(ctx context.Context, id string, nodes []GateNode) error {
+func (s *Server) delete(ctx context.Context, id string, nodes []checkpoint.Instance) error {
 	w, err := s.begin(ctx, id)
 	if err != nil {
 		return err
@@ -55,20 +56,20 @@ func (s *Server) delete(ctx context.Context, id string, nodes []GateNode) error 
 	if err != nil {
 		return err
 	}
-	refused, err := s.ask(ctx, id, plan.terminate)
+	held, err := s.ask(ctx, plan.terminate)
 	if err != nil {
 		return fmt.Errorf("no node of group %s may go: %w", id, err)
 	}
-	kept, err := plan.keep(refused)
+	kept, err := plan.keep(held)
 	if err != nil {
-		s.metrics.refused.WithLabelValues(id).Add(float64(len(refused)))
+		s.metrics.refused.WithLabelValues(id).Add(float64(len(held)))
 		return err
 	}
 	if err := w.carryOut(ctx, plan); err != nil {
 		return err
 	}
 	if kept != "" {
-		s.metrics.refused.WithLabelValues(id).Add(float64(len(refused)))
+		s.metrics.refused.WithLabelValues(id).Add(float64(len(held)))
 		return precondition("the others went; kept %s", kept)
 	}
 	return nil
@@ -76,7 +77,7 @@ func (s *Server) delete(ctx context.Context, id string, nodes []GateNode) error 
 
 // deletion is what a DeleteNodes comes down to.
 type deletion struct {
-	terminate []GateNode
+	terminate []checkpoint.Instance
 	cancel    []string
 }
 
@@ -84,25 +85,25 @@ type deletion struct {
 // keeps all: Cluster Autoscaler cannot hear of a part, and would uncordon nodes
 // that are on their way out. Its fakes have no cordon to lose, so their clear
 // ones go and the text names the rest.
-func (d *deletion) keep(refused map[string]Refusal) (kept string, err error) {
-	if len(refused) == 0 {
+func (d *deletion) keep(held map[string]checkpoint.Held) (kept string, err error) {
+	if len(held) == 0 {
 		return "", nil
 	}
-	kept = reasons(d.terminate, refused)
+	kept = reasons(d.terminate, held)
 	for _, n := range d.terminate {
-		if _, ok := refused[n.Instance]; ok && !n.Fake() {
+		if _, ok := held[n.ID]; ok && !n.Fake() {
 			return "", precondition("nothing was deleted; %s", kept)
 		}
 	}
-	d.terminate = slices.DeleteFunc(d.terminate, func(n GateNode) bool {
-		_, ok := refused[n.Instance]
+	d.terminate = slices.DeleteFunc(d.terminate, func(n checkpoint.Instance) bool {
+		_, ok := held[n.ID]
 		return ok
 	})
 	return kept, nil
 }
 
 // plan sorts the nodes and checks them all. It changes nothing.
-func (w *write) plan(ctx context.Context, nodes []GateNode) (*deletion, error) {
+func (w *write) plan(ctx context.Context, nodes []checkpoint.Instance) (*deletion, error) {
 	plan, strangers := sortNodes(w.now(), nodes)
 	if len(strangers) > 0 {
 		// The snapshot is older than an instance that has just arrived, so the
@@ -129,20 +130,20 @@ func (w *write) plan(ctx context.Context, nodes []GateNode) (*deletion, error) {
 
 // sortNodes tells live instances, placeholders and what is already going from
 // ids that are not in the group now.
-func sortNodes(state cloud.Group, nodes []GateNode) (*deletion, []GateNode) {
+func sortNodes(state cloud.Group, nodes []checkpoint.Instance) (*deletion, []checkpoint.Instance) {
 	known := make(map[string]cloud.Instance, len(state.Instances))
 	for _, i := range state.Instances {
 		known[i.ID] = i
 	}
 	plan := &deletion{}
-	var strangers []GateNode
+	var strangers []checkpoint.Instance
 	for _, n := range nodes {
-		i, ok := known[n.Instance]
+		i, ok := known[n.ID]
 		switch {
 		case !ok:
 			strangers = append(strangers, n)
 		case i.Placeholder:
-			plan.cancel = append(plan.cancel, n.Instance)
+			plan.cancel = append(plan.cancel, n.ID)
 		case i.State != cloud.Deleting:
 			plan.terminate = append(plan.terminate, n)
 		}
@@ -152,15 +153,15 @@ func sortNodes(state cloud.Group, nodes []GateNode) (*deletion, []GateNode) {
 
 // identify tells ids that are gone, which is fine, from those that never
 // belonged to the group, which is not.
-func (w *write) identify(ctx context.Context, strangers []GateNode) error {
+func (w *write) identify(ctx context.Context, strangers []checkpoint.Instance) error {
 	now := w.s.current.Load()
 	var unknown []string
 	for _, n := range strangers {
-		if owner, ok := now.owner[n.Instance]; ok && owner != w.id {
-			return invalid("instance %s belongs to node group %s, not %s", shorten(n.Instance, maxIDInMessage), owner, w.id)
+		if owner, ok := now.owner[n.ID]; ok && owner != w.id {
+			return invalid("instance %s belongs to node group %s, not %s", shorten(n.ID, maxIDInMessage), owner, w.id)
 		}
-		if d, ok := now.departed[n.Instance]; !ok || d.group != w.id {
-			unknown = append(unknown, n.Instance)
+		if d, ok := now.departed[n.ID]; !ok || d.group != w.id {
+			unknown = append(unknown, n.ID)
 		}
 	}
 	if len(unknown) == 0 {
@@ -187,7 +188,7 @@ func (w *write) identify(ctx context.Context, strangers []GateNode) error {
 // spellings refuses to end an instance that is said to have no Node while a
 // Node for it exists whose provider id is written differently: all healthy
 // nodes of the group would follow.
-func (w *write) spellings(nodes []GateNode) error {
+func (w *write) spellings(nodes []checkpoint.Instance) error {
 	if w.s.cluster == nil {
 		return nil
 	}
@@ -195,9 +196,9 @@ func (w *write) spellings(nodes []GateNode) error {
 		if !n.Fake() {
 			continue
 		}
-		if other, ok := w.s.cluster.OtherSpelling(n.Instance); ok {
+		if other, ok := w.s.cluster.OtherSpelling(n.ID); ok {
 			return precondition("nothing was deleted; instance %s has the Node %s, whose spec.providerID is %q: make the two equal byte for byte",
-				n.Instance, other.Name, other.Spec.ProviderID)
+				n.ID, other.Name, other.Spec.ProviderID)
 		}
 	}
 	return nil
@@ -220,7 +221,7 @@ func (w *write) carryOut(ctx context.Context, plan *deletion) error {
 	return err
 }
 
-func (w *write) terminate(ctx context.Context, nodes []GateNode) (int, error) {
+func (w *write) terminate(ctx context.Context, nodes []checkpoint.Instance) (int, error) {
 	if len(nodes) == 0 {
 		return 0, nil
 	}
@@ -229,7 +230,7 @@ func (w *write) terminate(ctx context.Context, nodes []GateNode) (int, error) {
 	}
 	ids := make([]string, 0, len(nodes))
 	for _, n := range nodes {
-		ids = append(ids, n.Instance)
+		ids = append(ids, n.ID)
 	}
 	state, confirmed, err := w.s.backend.Delete(ctx, w.id, ids)
 	if err == nil || len(confirmed) > 0 {

@@ -19,6 +19,7 @@ import (
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/simulated"
 	"gpu-node-provider/proto"
+	"gpu-node-provider/provider/checkpoint"
 	"gpu-node-provider/provider/cluster"
 	"gpu-node-provider/provider/config"
 )
@@ -162,7 +163,7 @@ func TestNothingIsStartedWithoutTimeForTheAnswer(t *testing.T) {
 func TestGroupIsNotReadInTheMiddleOfAWrite(t *testing.T) {
 	inGate, carryOn := make(chan struct{}), make(chan struct{})
 	backend := &scripted{}
-	s, ids, step := running(t, backend, 2, func(context.Context, string, []GateNode) ([]Refusal, error) {
+	s, ids, step := running(t, backend, 2, func(context.Context, []checkpoint.Instance) ([]checkpoint.Held, error) {
 		close(inGate)
 		<-carryOn
 		return nil, nil
@@ -272,13 +273,13 @@ func TestIncreaseInDoubtCountsAsBought(t *testing.T) {
 	require.Equal(t, codes.ResourceExhausted, status.Code(increase(s, "opts", 1)), "Cluster Autoscaler tries the next group")
 	require.NoError(t, s.refresh(context.Background()))
 	require.Equal(t, codes.ResourceExhausted, status.Code(increase(s, "opts", 1)), "a reading that has not seen it is no proof")
-	report, _ := s.Report()
+	report := s.Report()
 	require.Contains(t, report.NodeGroups[0].Limit, "2 nodes count whose increase is in doubt")
 
 	step(doubtFor + time.Second)
 	require.NoError(t, s.refresh(context.Background()))
 	require.NoError(t, increase(s, "opts", 1), "nothing comes of it any more")
-	report, _ = s.Report()
+	report = s.Report()
 	require.NotContains(t, report.NodeGroups[0].Limit, "in doubt")
 }
 

@@ -26,11 +26,11 @@ type metrics struct {
 	reloadFailed                 prometheus.Gauge
 }
 
-func newMetrics(r prometheus.Registerer, s *Server) *metrics {
+func newMetrics() *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
 	}
-	m := &metrics{
+	return &metrics{
 		asked:         counter("increase_nodes_asked_total", "Nodes asked for by IncreaseSize.", "node_group"),
 		granted:       counter("increase_nodes_granted_total", "Nodes granted of those asked for.", "node_group"),
 		refusedNodes:  counter("increase_nodes_refused_total", "Nodes refused of those asked for, because of a limit.", "node_group"),
@@ -47,11 +47,14 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 			Help: "1 while the node group file on disk is not the one in force.",
 		}),
 	}
+}
+
+// register adds the metrics, and the sizes of the server's snapshot, to a registry; r may be nil.
+func (m *metrics) register(r prometheus.Registerer, s *Server) {
 	if r != nil {
 		r.MustRegister(m.asked, m.granted, m.refusedNodes, m.cancelled, m.terminated, m.refused,
 			m.absorbed, m.unavoidable, m.refreshErrors, m.reloads, m.reloadFailed, m.outside, sizes{s})
 	}
-	return m
 }
 
 // groups starts the counters of all groups at zero, so that the first event of
@@ -120,9 +123,6 @@ func (c sizes) Describe(ch chan<- *prometheus.Desc) {
 
 func (c sizes) Collect(ch chan<- prometheus.Metric) {
 	now := c.s.current.Load()
-	if now == nil {
-		return
-	}
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}

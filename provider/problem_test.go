@@ -38,12 +38,12 @@ func TestGroupWithAProblem(t *testing.T) {
 	require.Equal(t, ids, s.current.Load().groups["t4"].state.Instances, "an instance that cannot be read is not gone")
 	require.Equal(t, 2, s.current.Load().groups["t4"].max)
 	require.Equal(t, codes.NotFound, status.Code(increase(s, "t4", 1)))
-	report, _ := s.Report()
+	report := s.Report()
 	require.Contains(t, report.NodeGroups[0].Problem, "there is no such group")
 	require.NoError(t, increase(s, "opts", 1), "the other group works")
 	b.describe = nil
 	require.NoError(t, s.refresh(t.Context()))
-	report, _ = s.Report()
+	report = s.Report()
 	require.Empty(t, report.NodeGroups[0].Problem)
 	require.NoError(t, increase(s, "t4", 1))
 }
@@ -117,10 +117,10 @@ func TestServiceQuota(t *testing.T) {
 	c := testConfig()
 	c.Quotas = []config.Quota{{Name: "g-vcpus", Resource: config.ResourceVCPU, AWSServiceQuota: "L-DB2E81BA", NodeGroups: []string{"*"}}}
 	clock := newClock()
-	reading, failure := ServiceQuota{}, cloud.ErrUnavailable
+	reading, failure := cloud.ServiceQuota{}, cloud.ErrUnavailable
 	s := start(t, Options{
 		Catalogue: catalogue(c), Backend: newTestCloud(t, clock.Now), Now: clock.Now,
-		ServiceQuotas: func(_ context.Context, code string) (ServiceQuota, error) {
+		ServiceQuotas: func(_ context.Context, code string) (cloud.ServiceQuota, error) {
 			require.Equal(t, "L-DB2E81BA", code)
 			return reading, failure
 		},
@@ -130,11 +130,11 @@ func TestServiceQuota(t *testing.T) {
 		return s.ledger.Room("t4").Room
 	}
 	require.Equal(t, 4, room(), "what has never been read binds nobody: the cloud itself refuses")
-	report, _ := s.Report()
+	report := s.Report()
 	require.True(t, report.Quotas[0].Unknown)
 	require.NotEmpty(t, report.Quotas[0].Problem)
 
-	reading, failure = ServiceQuota{Limit: 16, Use: 4, Source: "Service Quotas", ReadAt: clock.Now()}, nil
+	reading, failure = cloud.ServiceQuota{Limit: 16, Use: 4, Source: "Service Quotas", UsedAt: clock.Now()}, nil
 	require.Equal(t, 3, room(), "others use 4 of 16, a node takes 4")
 	require.NoError(t, increase(s, "t4", 1))
 	clock.Step(2 * time.Second)
@@ -144,7 +144,7 @@ func TestServiceQuota(t *testing.T) {
 	require.Equal(t, 2, room(), "of 8 that are used, 4 are ours and count once")
 	failure = cloud.ErrThrottled
 	require.Equal(t, 2, room(), "the last reading stays")
-	report, _ = s.Report()
+	report = s.Report()
 	require.Equal(t, 8.0, report.Quotas[0].Used)
 	require.Equal(t, 16.0, report.Quotas[0].Limit)
 	require.NotEmpty(t, report.Quotas[0].Problem)

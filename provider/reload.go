@@ -40,7 +40,7 @@ func (s *Server) Reload(ctx context.Context, next *nodegroup.Catalogue) error {
 		return err
 	}
 	defer leave()
-	if err := s.backend.Configure(ctx, Specs(next)); err != nil {
+	if err := s.backend.Configure(ctx, next.Specs()); err != nil {
 		return s.restore(ctx, fmt.Errorf("telling the cloud about the node groups: %w", err))
 	}
 	marks := s.marks()
@@ -129,9 +129,6 @@ func (s *Server) instancesOf(state cloud.Group) int {
 	return s.Instances(state.ID)
 }
 
-// Started says whether there is a snapshot.
-func (s *Server) Started() bool { return s.current.Load() != nil }
-
 // Instances is how many instances a group has, by the last reading.
 func (s *Server) Instances(group string) int {
 	if g, ok := s.current.Load().groups[group]; ok {
@@ -147,7 +144,7 @@ const restoreTimeout = 10 * time.Second
 func (s *Server) restore(ctx context.Context, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
-	if err := s.backend.Configure(ctx, Specs(s.current.Load().catalogue)); err != nil {
+	if err := s.backend.Configure(ctx, s.current.Load().catalogue.Specs()); err != nil {
 		return fmt.Errorf("%w; and the old groups could not be put back: %w", cause, err)
 	}
 	return cause

@@ -43,7 +43,7 @@ type Options struct {
 	ReadEvery time.Duration
 	// ServiceQuotas tells the limit and the use of a quota that the cloud keeps;
 	// nil where the cloud has none.
-	ServiceQuotas func(ctx context.Context, code string) (ServiceQuota, error)
+	ServiceQuotas func(ctx context.Context, code string) (cloud.ServiceQuota, error)
 	// Log may be nil.
 	Log *zap.Logger
 	// Registerer takes the metrics; it may be nil.
@@ -52,12 +52,10 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Server answers Cluster Autoscaler. Start must have returned before it is
-// asked anything.
+// Server answers Cluster Autoscaler.
 type Server struct {
 	proto.UnimplementedCloudProviderServer
 
-	first     *nodegroup.Catalogue // what Start begins with; afterwards the snapshot's counts
 	readEvery time.Duration
 	quotas    serviceQuotas
 	backend   cloud.Backend
@@ -68,7 +66,7 @@ type Server struct {
 	metrics   *metrics
 	now       func() time.Time
 
-	current atomic.Pointer[snapshot] // never nil after Start
+	current atomic.Pointer[snapshot] // never nil
 
 	// forgetNext makes the next refresh mark everything in flight as forgotten.
 	forgetNext atomic.Bool
@@ -119,8 +117,9 @@ type groupRecord struct {
 	watched time.Time
 }
 
-// New makes a Server. Nothing is asked of the cloud before Start.
-func New(o Options) *Server {
+// New tells the cloud about the node groups and loads the first snapshot. It has no
+// effect that a second call after a failed one would repeat.
+func New(ctx context.Context, o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
@@ -128,9 +127,8 @@ func New(o Options) *Server {
 		o.Now = time.Now
 	}
 	s := &Server{
-		first:      o.Catalogue,
 		readEvery:  o.ReadEvery,
-		quotas:     serviceQuotas{read: o.ServiceQuotas, last: map[string]ServiceQuota{}, others: map[string]measured{}},
+		quotas:     serviceQuotas{read: o.ServiceQuotas, last: map[string]cloud.ServiceQuota{}, others: map[string]measured{}},
 		backend:    o.Backend,
 		gate:       o.Gate,
 		cluster:    o.Cluster,
@@ -141,36 +139,33 @@ func New(o Options) *Server {
 		departing:  make(chan struct{}, 1),
 		groups:     map[string]*groupRecord{},
 		toldOf:     map[podReason]time.Time{},
+		metrics:    newMetrics(),
 	}
-	s.metrics = newMetrics(o.Registerer, s)
-	return s
+	if err := s.loadFirst(ctx, o.Catalogue); err != nil {
+		return nil, err
+	}
+	s.metrics.register(o.Registerer, s)
+	return s, nil
 }
 
-// Begin replaces the catalogue that Start begins with, once more is known of the groups.
-func (s *Server) Begin(_ context.Context, c *nodegroup.Catalogue) error {
-	s.first = c
-	return nil
-}
-
-// Start loads the first snapshot. Until it returned nil the port must not be
-// open: an empty answer would be believed.
-func (s *Server) Start(ctx context.Context) error {
-	if err := s.backend.Configure(ctx, Specs(s.first)); err != nil {
-		return fmt.Errorf("telling the cloud about the node groups: %w", err)
+// loadFirst puts the first snapshot in place.
+func (s *Server) loadFirst(ctx context.Context, c *nodegroup.Catalogue) error {
+	if err := s.backend.Configure(ctx, c.Specs()); err != nil {
+		return fmt.Errorf("configuring the node groups in the cloud: %w", err)
 	}
-	s.ledger.Configure(budget(s.first))
+	s.ledger.Configure(budget(c))
 	states, err := s.backend.Describe(ctx)
 	if err != nil {
 		return fmt.Errorf("reading the node groups from the cloud: %w", err)
 	}
-	s.measureQuotas(ctx, s.first, byGroup(states))
+	s.measureQuotas(ctx, c, byGroup(states))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rememberSurge(states)
-	s.publishLocked(s.first, byGroup(states), s.now())
+	s.publishLocked(c, byGroup(states), s.now())
 	s.forgetAllLocked(causeProviderStart)
-	s.warnOfOverrides(s.first)
-	s.metrics.groups(s.first)
+	s.warnOfOverrides(c)
+	s.metrics.groups(c)
 	return nil
 }
 

@@ -2,6 +2,7 @@ package provider
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/simulated"
 	"gpu-node-provider/proto"
+	"gpu-node-provider/provider/checkpoint"
 	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/nodegroup"
 )
@@ -69,8 +71,8 @@ func newTestServer(t testing.TB, c *config.Config) *Server {
 }
 
 func start(t testing.TB, o Options) *Server {
-	s := New(o)
-	require.NoError(t, s.Start(context.Background()))
+	s, err := New(context.Background(), o)
+	require.NoError(t, err)
 	return s
 }
 
@@ -310,17 +312,17 @@ func TestWritesOfOneGroupWaitAndOthersDoNot(t *testing.T) {
 
 func TestGateKeepsNodes(t *testing.T) {
 	clock := newClock()
-	var refuse func(GateNode) bool
+	var refuse func(checkpoint.Instance) bool
 	var fails error
 	s := start(t, Options{
 		Catalogue: catalogue(testConfig()), Backend: newTestCloud(t, clock.Now), Now: clock.Now,
-		Gate: func(_ context.Context, _ string, nodes []GateNode) (refusals []Refusal, err error) {
+		Gate: func(_ context.Context, nodes []checkpoint.Instance) (held []checkpoint.Held, err error) {
 			for _, n := range nodes {
 				if refuse != nil && refuse(n) {
-					refusals = append(refusals, Refusal{n.Instance, "pod train-0 has not acknowledged"})
+					held = append(held, checkpoint.Held{Instance: n.ID, Reason: "pod train-0 has not acknowledged"})
 				}
 			}
-			return refusals, fails
+			return held, fails
 		},
 	})
 	require.NoError(t, increase(s, "t4", 4))
@@ -342,7 +344,7 @@ func TestGateKeepsNodes(t *testing.T) {
 		_, err := s.NodeGroupDeleteNodes(context.Background(), request)
 		return err
 	}
-	refuse = func(n GateNode) bool { return n.Instance == ids[1] }
+	refuse = func(n checkpoint.Instance) bool { return n.ID == ids[1] }
 
 	err := remove(false, ids[0], ids[1])
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
@@ -354,7 +356,7 @@ func TestGateKeepsNodes(t *testing.T) {
 	require.ErrorContains(t, err, "the others went; kept "+ids[1])
 	require.Equal(t, 3, targetOfT4(t, s), "of fakes the clear ones go")
 
-	refuse, fails = nil, ErrGateUnavailable
+	refuse, fails = nil, errors.New("redis is away")
 	err = remove(false, ids[2])
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.Equal(t, 3, targetOfT4(t, s), "who cannot tell lets nothing go")
@@ -385,13 +387,13 @@ func TestReloadIsWholeOrNothing(t *testing.T) {
 		"node group opts is Auto Scaling group gpu-more instead of gpu-opts in the new file and has 1 instances: keep autoScalingGroup: gpu-opts, "+
 			"with retired: true until it is empty, and give the other an id of its own")
 	s.TookFile(err)
-	report, _ := s.Report()
+	report := s.Report()
 	require.Contains(t, report.ReloadError, "node group opts is missing")
 	require.Len(t, report.NodeGroups, 2)
 
 	require.NoError(t, s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups[0].MaxSize = 9; c.NodeGroups = c.NodeGroups[:2] })))
 	s.TookFile(nil)
-	report, _ = s.Report()
+	report = s.Report()
 	require.Empty(t, report.ReloadError)
 	require.Equal(t, 9, report.NodeGroups[0].EffectiveMax)
 }

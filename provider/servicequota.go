@@ -10,26 +10,15 @@ import (
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/provider/nodegroup"
 	"gpu-node-provider/provider/quota"
+	"gpu-node-provider/provider/report"
 )
-
-// ServiceQuota is a quota that the cloud keeps for the whole account.
-type ServiceQuota struct {
-	// Limit and Use are in the quota's resource. Use is that of everybody.
-	Limit, Use float64
-	// Source says where Limit is from.
-	Source string
-	// ReadAt is when Use was measured.
-	ReadAt time.Time
-	// Problem is why the values are not newer; nil when they are new.
-	Problem error
-}
 
 // serviceQuotas are the last readings, by the quota's name in the node group file.
 type serviceQuotas struct {
-	read func(ctx context.Context, code string) (ServiceQuota, error)
+	read func(ctx context.Context, code string) (cloud.ServiceQuota, error)
 
 	mu     sync.Mutex
-	last   map[string]ServiceQuota
+	last   map[string]cloud.ServiceQuota
 	others map[string]measured
 }
 
@@ -63,9 +52,9 @@ func (s *Server) measureQuotas(ctx context.Context, catalogue *nodegroup.Catalog
 			reading = s.quotas.failed(q.Name, err)
 		}
 		s.quotas.keep(q.Name, reading)
-		if !reading.ReadAt.IsZero() {
+		if !reading.UsedAt.IsZero() {
 			others := s.quotas.othersOf(q.Name, reading, oursOf(q, catalogue, states))
-			s.ledger.Measure(q.Name, scaled(reading.Limit, resourceScale), others, reading.Source)
+			s.ledger.Measure(q.Name, int64(reading.Limit)*resourceScale, others, reading.Source)
 		}
 	}
 }
@@ -86,25 +75,25 @@ func oursOf(q nodegroup.Quota, catalogue *nodegroup.Catalogue, states map[string
 	return used
 }
 
-func (q *serviceQuotas) keep(name string, reading ServiceQuota) {
+func (q *serviceQuotas) keep(name string, reading cloud.ServiceQuota) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.last[name] = reading
 }
 
 // othersOf is what others use by a reading. The same reading may come again.
-func (q *serviceQuotas) othersOf(name string, reading ServiceQuota, ours int64) int64 {
+func (q *serviceQuotas) othersOf(name string, reading cloud.ServiceQuota, ours int64) int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if last, ok := q.others[name]; ok && last.at.Equal(reading.ReadAt) {
+	if last, ok := q.others[name]; ok && last.at.Equal(reading.UsedAt) {
 		return last.units
 	}
-	q.others[name] = measured{reading.ReadAt, max(0, scaled(reading.Use, resourceScale)-ours)}
+	q.others[name] = measured{reading.UsedAt, max(0, int64(reading.Use)*resourceScale-ours)}
 	return q.others[name].units
 }
 
 // failed is the last reading, with why there is none newer.
-func (q *serviceQuotas) failed(name string, why error) ServiceQuota {
+func (q *serviceQuotas) failed(name string, why error) cloud.ServiceQuota {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	reading := q.last[name]
@@ -112,13 +101,13 @@ func (q *serviceQuotas) failed(name string, why error) ServiceQuota {
 	return reading
 }
 
-func (q *serviceQuotas) report(u quota.Usage) QuotaReport {
+func (q *serviceQuotas) report(u quota.Usage) report.Quota {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	r := QuotaReport{Name: u.Name, Resource: u.Resource, Used: u.Used, Limit: u.Limit, Source: u.Source, Unknown: !u.Known}
+	r := report.Quota{Name: u.Name, Resource: u.Resource, Used: u.Used, Limit: u.Limit, Source: u.Source, Unknown: !u.Known}
 	if reading, ok := q.last[u.Name]; ok {
-		if !reading.ReadAt.IsZero() {
-			r.ReadAt = &reading.ReadAt
+		if !reading.UsedAt.IsZero() {
+			r.ReadAt = &reading.UsedAt
 		}
 		if reading.Problem != nil {
 			r.Problem = reading.Problem.Error()

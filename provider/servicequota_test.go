@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gpu-node-provider/cloud"
 	"gpu-node-provider/provider/config"
 )
 
@@ -17,10 +18,10 @@ func TestReadingOfAServiceQuotaThatIsRepeated(t *testing.T) {
 	c := testConfig()
 	c.Quotas = []config.Quota{{Name: "g-vcpus", Resource: config.ResourceVCPU, AWSServiceQuota: "L-DB2E81BA", NodeGroups: []string{"*"}}}
 	clock := newClock()
-	reading := ServiceQuota{Limit: 16, Use: 8, Source: "Service Quotas", ReadAt: clock.Now()} // of others
+	reading := cloud.ServiceQuota{Limit: 16, Use: 8, Source: "Service Quotas", UsedAt: clock.Now()} // of others
 	s := start(t, Options{
 		Catalogue: catalogue(c), Backend: newTestCloud(t, clock.Now), Now: clock.Now,
-		ServiceQuotas: func(context.Context, string) (ServiceQuota, error) { return reading, nil },
+		ServiceQuotas: func(context.Context, string) (cloud.ServiceQuota, error) { return reading, nil },
 	})
 	room := func() int {
 		clock.Step(2 * time.Second)

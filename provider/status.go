@@ -21,8 +21,8 @@ var (
 	errNotFound      = errors.New("not found")
 	errPrecondition  = errors.New("not possible")
 	errUnimplemented = errors.New("not implemented")
-	// ErrGateUnavailable is what a Gate wraps when it cannot tell whether nodes may go.
-	ErrGateUnavailable = errors.New("cannot tell whether the training is safe")
+	// errGateUnavailable wraps every error of the Gate.
+	errGateUnavailable = errors.New("failed to check the checkpoints of training pods")
 	// ErrNotAllowed is what authorization wraps when a client may not call.
 	ErrNotAllowed = errors.New("this client may not call the provider")
 )
@@ -71,7 +71,7 @@ var codeOf = []struct {
 	{errPrecondition, codes.FailedPrecondition},
 	{errUnimplemented, codes.Unimplemented},
 	{ErrNotAllowed, codes.PermissionDenied},
-	{ErrGateUnavailable, codes.Unavailable},
+	{errGateUnavailable, codes.Unavailable},
 	{context.DeadlineExceeded, codes.DeadlineExceeded},
 	{context.Canceled, codes.Canceled},
 	{cloud.ErrInvalid, codes.InvalidArgument},

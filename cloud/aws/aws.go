@@ -1,6 +1,6 @@
 // Package aws is a cloud.Backend on Amazon EC2 Auto Scaling: one Auto Scaling
 // group (ASG) is one node group. It also reads what the rest of the provider
-// has to know of AWS: what a group's machines have (Machine), which groups carry
+// has to know of AWS: what a group's machines have (Machines), which groups carry
 // a tag (Discover), how much of a vCPU quota is left (Quota), and rough prices.
 //
 // It does not know Cluster Autoscaler, Kubernetes objects, or the provider's own

@@ -23,7 +23,7 @@ const typesFor = 24 * time.Hour
 
 // instanceType is what EC2 says of one.
 type instanceType struct {
-	resources    Resources
+	resources    cloud.Resources
 	architecture string
 }
 
@@ -89,7 +89,7 @@ func (c *Cloud) cachedTypes(names []string) (known map[string]instanceType, miss
 }
 
 func typeOf(info types.InstanceTypeInfo) instanceType {
-	t := instanceType{resources: Resources{GPUs: map[string]int{}}}
+	t := instanceType{resources: cloud.Resources{GPUs: map[string]int{}}}
 	if info.VCpuInfo != nil {
 		t.resources.VCPUs = int(awssdk.ToInt32(info.VCpuInfo.DefaultVCpus))
 	}

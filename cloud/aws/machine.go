@@ -12,47 +12,9 @@ import (
 	"gpu-node-provider/cloud"
 )
 
-// Machine is what an ASG's machines are, before any has been launched.
-type Machine struct {
-	// AutoScalingGroup is the ASG's name.
-	AutoScalingGroup string
-	// Problem is why nothing else is known, in a class of package cloud.
-	Problem error
-
-	// InstanceTypes are what AWS may launch; several with mixed instances.
-	InstanceTypes []string
-	// Least is what every machine has: of each resource the smallest amount of
-	// all types. It is for the template Node.
-	Least Resources
-	// Most is what a machine can take up: of each resource the largest amount.
-	// It is for quotas.
-	Most Resources
-	// Architecture is amd64 or arm64; empty when the types differ.
-	Architecture string
-	// Zones are the ASG's Availability Zones, Min and Max its bounds.
-	Zones    []string
-	Min, Max int
-	// Tags are what the ASG says of its Nodes.
-	Tags NodeTags
-}
-
-// Resources are amounts of one machine, before anything is reserved.
-type Resources struct {
-	VCPUs     int
-	MemoryMiB int64
-	// Pods is how many Pods get an address from the VPC CNI without prefix
-	// delegation: the formula of
-	// https://github.com/aws/amazon-vpc-cni-k8s#eni-allocation
-	Pods int
-	// GPUs are counts by the resource name of the maker's device plugin, such as
-	// nvidia.com/gpu; empty without GPUs.
-	GPUs map[string]int
-}
-
-// Machines says what the machines of ASGs are, by ASG. An ASG that is not there,
-// or whose instance type cannot be told, has a Problem; the error is for what
-// keeps all from being read.
-func (c *Cloud) Machines(ctx context.Context, asgs []string) (map[string]Machine, error) {
+// Machines describes the machines of ASGs, by ASG. An ASG that does not exist, or whose
+// instance types are not known, has a Problem; the error is for what fails for all.
+func (c *Cloud) Machines(ctx context.Context, asgs []string) (map[string]cloud.Machine, error) {
 	seen, err := c.list(ctx, asgs)
 	if err != nil {
 		return nil, err
@@ -69,9 +31,9 @@ func (c *Cloud) Machines(ctx context.Context, asgs []string) (map[string]Machine
 	if err != nil {
 		return nil, err
 	}
-	machines := make(map[string]Machine, len(seen))
+	machines := make(map[string]cloud.Machine, len(seen))
 	for asg, s := range seen {
-		m := Machine{AutoScalingGroup: asg, Problem: s.problem}
+		m := cloud.Machine{Problem: s.problem}
 		if m.Problem == nil {
 			m.Problem = problems[asg]
 		}
@@ -83,22 +45,22 @@ func (c *Cloud) Machines(ctx context.Context, asgs []string) (map[string]Machine
 	return machines, nil
 }
 
-// machineOf puts a Machine together.
-func machineOf(g *types.AutoScalingGroup, names []string, known map[string]instanceType, region string) Machine {
-	m := Machine{
-		AutoScalingGroup: awssdk.ToString(g.AutoScalingGroupName),
-		InstanceTypes:    names,
-		Zones:            g.AvailabilityZones,
-		Min:              int(awssdk.ToInt32(g.MinSize)),
-		Max:              int(awssdk.ToInt32(g.MaxSize)),
-		Tags:             nodeTags(g.Tags),
+// machineOf combines the types of an Auto Scaling group into one Machine.
+func machineOf(g *types.AutoScalingGroup, names []string, known map[string]instanceType, region string) cloud.Machine {
+	m := cloud.Machine{
+		InstanceTypes: names,
+		Zones:         g.AvailabilityZones,
+		Min:           int(awssdk.ToInt32(g.MinSize)),
+		Max:           int(awssdk.ToInt32(g.MaxSize)),
+		HourlyPrice:   dearest(names),
+		Tags:          nodeTags(g.Tags),
 	}
 	for n, name := range names {
 		t, ok := known[name]
 		if !ok {
-			return Machine{AutoScalingGroup: m.AutoScalingGroup, Problem: fmt.Errorf(
+			return cloud.Machine{Problem: fmt.Errorf(
 				"aws: instance type %s of Auto Scaling group %s does not exist in %s: correct its launch template: %w",
-				name, m.AutoScalingGroup, region, cloud.ErrPrecondition)}
+				name, awssdk.ToString(g.AutoScalingGroupName), region, cloud.ErrPrecondition)}
 		}
 		if n == 0 {
 			m.Least, m.Most, m.Architecture = t.resources, t.resources, t.architecture
@@ -112,8 +74,8 @@ func machineOf(g *types.AutoScalingGroup, names []string, known map[string]insta
 	return m
 }
 
-func least(a, b Resources) Resources {
-	r := Resources{VCPUs: min(a.VCPUs, b.VCPUs), MemoryMiB: min(a.MemoryMiB, b.MemoryMiB), Pods: min(a.Pods, b.Pods), GPUs: map[string]int{}}
+func least(a, b cloud.Resources) cloud.Resources {
+	r := cloud.Resources{VCPUs: min(a.VCPUs, b.VCPUs), MemoryMiB: min(a.MemoryMiB, b.MemoryMiB), Pods: min(a.Pods, b.Pods), GPUs: map[string]int{}}
 	for name, n := range a.GPUs {
 		if other := min(n, b.GPUs[name]); other > 0 {
 			r.GPUs[name] = other
@@ -122,8 +84,8 @@ func least(a, b Resources) Resources {
 	return r
 }
 
-func most(a, b Resources) Resources {
-	r := Resources{VCPUs: max(a.VCPUs, b.VCPUs), MemoryMiB: max(a.MemoryMiB, b.MemoryMiB), Pods: max(a.Pods, b.Pods), GPUs: map[string]int{}}
+func most(a, b cloud.Resources) cloud.Resources {
+	r := cloud.Resources{VCPUs: max(a.VCPUs, b.VCPUs), MemoryMiB: max(a.MemoryMiB, b.MemoryMiB), Pods: max(a.Pods, b.Pods), GPUs: map[string]int{}}
 	for _, side := range []map[string]int{a.GPUs, b.GPUs} {
 		for name, n := range side {
 			r.GPUs[name] = max(n, r.GPUs[name])

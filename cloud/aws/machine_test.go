@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	t4x1 = Resources{VCPUs: 4, MemoryMiB: 16 << 10, Pods: 29, GPUs: map[string]int{"nvidia.com/gpu": 1}}
-	t4x8 = Resources{VCPUs: 96, MemoryMiB: 384 << 10, Pods: 737, GPUs: map[string]int{"nvidia.com/gpu": 8}}
+	t4x1 = cloud.Resources{VCPUs: 4, MemoryMiB: 16 << 10, Pods: 29, GPUs: map[string]int{"nvidia.com/gpu": 1}}
+	t4x8 = cloud.Resources{VCPUs: 96, MemoryMiB: 384 << 10, Pods: 737, GPUs: map[string]int{"nvidia.com/gpu": 8}}
 )
 
 func TestMachines(t *testing.T) {
@@ -37,10 +37,10 @@ func TestMachines(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, machines, len(names))
 
-	require.Equal(t, Machine{
-		AutoScalingGroup: "t4", InstanceTypes: []string{"g4dn.xlarge"}, Least: t4x1, Most: t4x1, Architecture: "amd64",
-		Zones: []string{"us-east-1a", "us-east-1b"}, Min: 1, Max: 4,
-		Tags: NodeTags{Labels: map[string]string{"accelerator": "nvidia-tesla-t4"}, Resources: map[string]string{}},
+	require.Equal(t, cloud.Machine{
+		InstanceTypes: []string{"g4dn.xlarge"}, Least: t4x1, Most: t4x1, Architecture: "amd64",
+		Zones: []string{"us-east-1a", "us-east-1b"}, Min: 1, Max: 4, HourlyPrice: new(0.526),
+		Tags: cloud.NodeTags{Labels: map[string]string{"accelerator": "nvidia-tesla-t4"}, Resources: map[string]string{}},
 	}, machines["t4"])
 	require.Equal(t, []string{"g4dn.xlarge", "g4dn.metal"}, machines["mixed"].InstanceTypes)
 	require.Equal(t, t4x1, machines["mixed"].Least)
@@ -133,9 +133,11 @@ func TestNodeTags(t *testing.T) {
 	tag := func(key, value string) scalingtypes.TagDescription {
 		return scalingtypes.TagDescription{Key: &key, Value: &value}
 	}
-	require.Equal(t, NodeTags{
+	require.Equal(t, cloud.NodeTags{
 		Labels:    map[string]string{"accelerator": "nvidia-tesla-t4", "example.com/pool": "a", "empty": ""},
-		Taints:    []Taint{{"nvidia.com/gpu", "present", "NoSchedule"}, {"spot", "", "PreferNoSchedule"}, {"dedicated", "x", "NoExecute"}},
+		Taints:    []cloud.Taint{
+			{Key: "nvidia.com/gpu", Value: "present", Effect: "NoSchedule"}, {Key: "spot", Effect: "PreferNoSchedule"}, {Key: "dedicated", Value: "x", Effect: "NoExecute"},
+		},
 		Resources: map[string]string{"ephemeral-storage": "100Gi", "nvidia.com/gpu": "2"},
 		Ignored:   []string{tagPrefix + "taint/bad", tagPrefix + "taint/worse", tagPrefix + "autoscaling-options/scaledownunneededtime", tagPrefix + "label/"},
 	}, nodeTags([]scalingtypes.TagDescription{

@@ -5,6 +5,8 @@ import (
 
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+
+	"gpu-node-provider/cloud"
 )
 
 // tagPrefix begins the tags by which an ASG says what its Nodes will look like.
@@ -13,24 +15,10 @@ import (
 // (README.md "Auto-discovery setup", aws_manager.go) in kubernetes/autoscaler.
 const tagPrefix = "k8s.io/cluster-autoscaler/node-template/"
 
-// NodeTags are what an ASG's tags say of its Nodes.
-type NodeTags struct {
-	// Labels are from label/KEY = VALUE.
-	Labels map[string]string
-	// Taints are from taint/KEY = VALUE:EFFECT.
-	Taints []Taint
-	// Resources are quantities, not parsed, from resources/NAME = QUANTITY.
-	Resources map[string]string
-	// Ignored are tags under the prefix that say nothing that is known here, such
-	// as a taint without an effect.
-	Ignored []string
-}
-
-// Taint is a Node's.
-type Taint struct{ Key, Value, Effect string }
-
-func nodeTags(tags []types.TagDescription) NodeTags {
-	n := NodeTags{Labels: map[string]string{}, Resources: map[string]string{}}
+// nodeTags reads label/KEY = VALUE, taint/KEY = VALUE:EFFECT and resources/NAME = QUANTITY
+// under tagPrefix.
+func nodeTags(tags []types.TagDescription) cloud.NodeTags {
+	n := cloud.NodeTags{Labels: map[string]string{}, Resources: map[string]string{}}
 	for _, tag := range tags {
 		value := awssdk.ToString(tag.Value)
 		rest, ours := strings.CutPrefix(awssdk.ToString(tag.Key), tagPrefix)
@@ -55,12 +43,12 @@ func nodeTags(tags []types.TagDescription) NodeTags {
 	return n
 }
 
-func taintOf(key, text string) (Taint, bool) {
+func taintOf(key, text string) (cloud.Taint, bool) {
 	value, effect, _ := strings.Cut(text, ":")
 	switch effect {
 	case "NoSchedule", "PreferNoSchedule", "NoExecute":
-		return Taint{key, value, effect}, true
+		return cloud.Taint{Key: key, Value: value, Effect: effect}, true
 	default:
-		return Taint{}, false
+		return cloud.Taint{}, false
 	}
 }

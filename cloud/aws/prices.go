@@ -44,3 +44,18 @@ var prices = map[string]float64{
 
 	"p6-b200.48xlarge": 113.9328,
 }
+
+// dearest is the price of the dearest type; nil when one is not known.
+func dearest(types []string) *float64 {
+	var most *float64
+	for _, t := range types {
+		price, known := Price(t)
+		if !known {
+			return nil
+		}
+		if most == nil || price > *most {
+			most = &price
+		}
+	}
+	return most
+}

@@ -26,22 +26,6 @@ const (
 	useFor = time.Minute
 )
 
-// Quota is a quota of EC2 on vCPUs, in one region of the account.
-type Quota struct {
-	// Code is its code in Service Quotas, such as L-DB2E81BA.
-	Code string
-	// Limit and Use are vCPUs. Use counts every instance of the quota's families
-	// in the region, ours and others', until it is gone.
-	Limit, Use int
-	// Source says where Limit is from, in words for a person.
-	Source string
-	// ReadAt is when the older of the two was read, UsedAt when Use was.
-	ReadAt, UsedAt time.Time
-	// Problem is why the values are not newer; nil when they are as new as is
-	// ever asked for.
-	Problem error
-}
-
 // quotaCache holds what was read last.
 type quotaCache struct {
 	mu     sync.Mutex
@@ -58,13 +42,13 @@ type limit struct {
 
 // Quota reads a quota's limit and use. While AWS cannot be read it returns what
 // was read last, with the reason as its Problem; it fails only when nothing was.
-func (c *Cloud) Quota(ctx context.Context, code string) (Quota, error) {
+func (c *Cloud) Quota(ctx context.Context, code string) (cloud.ServiceQuota, error) {
 	if _, ok := vcpuQuotas[code]; !ok {
-		return Quota{}, fmt.Errorf("aws: quota %q is none of EC2's on vCPUs, which are %s: %w", code, strings.Join(QuotaCodes(), ", "), cloud.ErrInvalid)
+		return cloud.ServiceQuota{}, fmt.Errorf("aws: quota %q is none of EC2's on vCPUs, which are %s: %w", code, strings.Join(QuotaCodes(), ", "), cloud.ErrInvalid)
 	}
 	limit, noLimit := c.limit(ctx, code)
 	use, usedAt, noUse := c.use(ctx, code)
-	q := Quota{Code: code, Limit: limit.vcpus, Use: use, Source: limit.source, ReadAt: limit.readAt, UsedAt: usedAt}
+	q := cloud.ServiceQuota{Code: code, Limit: limit.vcpus, Use: use, Source: limit.source, ReadAt: limit.readAt, UsedAt: usedAt}
 	if usedAt.Before(q.ReadAt) {
 		q.ReadAt = usedAt
 	}
@@ -72,7 +56,7 @@ func (c *Cloud) Quota(ctx context.Context, code string) (Quota, error) {
 		q.Problem = noUse
 	}
 	if q.ReadAt.IsZero() {
-		return Quota{}, q.Problem
+		return cloud.ServiceQuota{}, q.Problem
 	}
 	return q, nil
 }

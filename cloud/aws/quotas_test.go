@@ -70,7 +70,7 @@ func TestQuota(t *testing.T) {
 	stub.SetQuota("ec2", gQuota, 256)
 	c := opened(t, stub, Options{})
 	read := stub.Now()
-	for code, want := range map[string]Quota{
+	for code, want := range map[string]cloud.ServiceQuota{
 		gQuota:       {Limit: 256, Use: 4*4 + 96, Source: "Service Quotas L-DB2E81BA in us-east-1"},
 		"L-3819A6DF": {Limit: 0, Use: 16, Source: "Service Quotas L-3819A6DF in us-east-1, AWS's default"},
 		"L-1216C47A": {Limit: 5, Use: 8, Source: "Service Quotas L-1216C47A in us-east-1, AWS's default"},

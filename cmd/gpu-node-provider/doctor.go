@@ -19,11 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
 
+	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/aws"
-	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/checkpoint"
 	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/dashboard"
@@ -141,35 +140,31 @@ func (v *visit) cloud(ctx context.Context, s *doctor.Scene) error {
 		s.Catalogue = nodegroup.New(v.config, func(group string) string { return group })
 		return nil
 	}
-	running, err := newAWS(v.config.Cloud.AWS, zap.NewNop(), nil)
+	backend, err := openAWS(ctx, v.config.Cloud.AWS, zap.NewNop(), nil)
 	if err != nil {
 		return err
 	}
 	whole := v.config
 	s.CatalogueErr = bounded(ctx, func(ctx context.Context) error {
-		completed, err := running.survey.complete(ctx, v.config)
+		completed, err := completionOnAWS(backend, zap.NewNop()).Complete(ctx, v.config)
 		if err == nil {
 			whole = completed
 		}
 		return err
 	})
-	s.Catalogue = nodegroup.New(whole, running.backend.TemplateID)
-	s.MeddlingErr = bounded(ctx, func(ctx context.Context) (err error) {
-		s.Meddling, err = meddling(ctx, running.survey.aws, s.Catalogue)
+	s.Catalogue = nodegroup.New(whole, backend.TemplateID)
+	s.ConflictsErr = bounded(ctx, func(ctx context.Context) (err error) {
+		s.Conflicts, err = conflicts(ctx, backend, s.Catalogue)
 		return err
 	})
 	return nil
 }
 
-func meddling(ctx context.Context, cloud *aws.Cloud, c *nodegroup.Catalogue) (all []doctor.Meddling, err error) {
-	if err := cloud.Configure(ctx, provider.Specs(c)); err != nil {
+func conflicts(ctx context.Context, backend *aws.Cloud, c *nodegroup.Catalogue) ([]cloud.Conflict, error) {
+	if err := backend.Configure(ctx, c.Specs()); err != nil {
 		return nil, err
 	}
-	found, err := cloud.Meddling(ctx)
-	for _, m := range found {
-		all = append(all, doctor.Meddling(m))
-	}
-	return all, err
+	return backend.Conflicts(ctx)
 }
 
 // cluster reads Nodes, Pods, namespaces and webhooks.
@@ -177,14 +172,9 @@ func (v *visit) cluster(ctx context.Context, s *doctor.Scene) error {
 	if v.config.Kubernetes == nil {
 		return nil
 	}
-	rest, err := restConfig(v.config.Kubernetes.Kubeconfig)
+	client, err := kubeClient(v.config.Kubernetes.Kubeconfig)
 	if err != nil {
-		return usageError{err}
-	}
-	rest.QPS, rest.Burst = kubeQPS, kubeBurst
-	client, err := kubernetes.NewForConfig(rest)
-	if err != nil {
-		return usageError{fmt.Errorf("kubernetes: %w", err)}
+		return err
 	}
 	core := client.CoreV1()
 	s.NodesErr = each(ctx, core.Nodes().List, func(n *corev1.Node) { s.Nodes = append(s.Nodes, small(n)) })
@@ -221,36 +211,14 @@ func each[L, T runtime.Object](ctx context.Context, list func(context.Context, m
 
 // provider asks the one that runs.
 func (v *visit) provider(ctx context.Context, s *doctor.Scene) error {
-	report, err := fetch(ctx, v.address)
+	state, err := fetch(ctx, v.address)
 	var by dashboard.StandsBy
 	if errors.As(err, &by) {
 		s.StandsBy, err = string(by), nil
 	}
 	s.ProviderErr = err
-	s.Provider = doctor.Provider{ReloadError: report.ReloadError, Problems: map[string]string{}, Full: map[string]string{}, Instances: map[string]bool{}}
-	for _, g := range report.NodeGroups {
-		switch {
-		case g.Problem != "":
-			s.Provider.Problems[g.ID] = g.Problem
-		case g.EffectiveMax <= g.Target && g.Target < g.MaxSize && !g.Retired:
-			s.Provider.Full[g.ID] = g.Limit
-		}
-		for _, i := range g.Instances {
-			s.Provider.Instances[i.ID] = true
-		}
-	}
-	for _, q := range report.Quotas {
-		s.Provider.Quotas = append(s.Provider.Quotas, quotaOf(q))
-	}
+	s.Provider = state
 	return nil
-}
-
-func quotaOf(q provider.QuotaReport) doctor.Quota {
-	quota := doctor.Quota{Name: q.Name, Resource: q.Resource, Source: q.Source, Used: q.Used, Limit: q.Limit, Unknown: q.Unknown, Problem: q.Problem}
-	if q.ReadAt != nil {
-		quota.ReadAt = *q.ReadAt
-	}
-	return quota
 }
 
 // redisTries is how often Redis is asked: a reading has a second, in which a first
@@ -262,11 +230,7 @@ func (v *visit) redis(ctx context.Context, s *doctor.Scene) error {
 	if v.config.Kubernetes == nil {
 		return nil
 	}
-	options := redisOptions(v.config.Redis, nil)
-	if v.config.Redis.Embedded != nil {
-		options.Addresses = []string{v.config.Redis.Embedded.Address}
-	}
-	store, err := checkpoint.NewStore(options, v.config.Checkpoint.KeyPrefix)
+	store, err := checkpoint.NewStore(redisOptions(v.config.Redis), v.config.Checkpoint.KeyPrefix)
 	if err != nil {
 		return usageError{fmt.Errorf("redis: %w", err)}
 	}

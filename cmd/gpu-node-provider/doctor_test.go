@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gpu-node-provider/cloud/aws/awstest"
-	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/doctor"
+	"gpu-node-provider/provider/report"
 )
 
 func TestDoctorOfARehearsal(t *testing.T) {
@@ -83,25 +83,23 @@ func TestDoctorRefuses(t *testing.T) {
 func TestDoctorHearsTheProvider(t *testing.T) {
 	at := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 	w := newWatched(t, func(w *watched) {
-		w.report = provider.Report{
+		w.report = report.Provider{
 			ReloadError: "no id",
-			NodeGroups: []provider.GroupReport{
+			NodeGroups: []report.NodeGroup{
 				{ID: "broken", Problem: "no such group"},
-				{ID: "full", Target: 2, EffectiveMax: 2, MaxSize: 4, Limit: "quota gpus", Instances: []provider.InstanceReport{{ID: "aws:///a/i-1"}}},
+				{ID: "full", Target: 2, EffectiveMax: 2, MaxSize: 4, Limit: "quota gpus", Instances: []report.Instance{{ID: "aws:///a/i-1"}}},
 				{ID: "at-maximum", Target: 4, EffectiveMax: 4, MaxSize: 4},
 				{ID: "retired", Target: 2, EffectiveMax: 2, MaxSize: 4, Retired: true},
 				{ID: "has-room", Target: 2, EffectiveMax: 3, MaxSize: 4},
 			},
-			Quotas: []provider.QuotaReport{{Name: "gpus", Resource: "nvidia.com/gpu", Used: 2, Limit: 4, Source: "AWS", ReadAt: &at, Problem: "denied"}},
+			Quotas: []report.Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Used: 2, Limit: 4, Source: "AWS", ReadAt: &at, Problem: "denied"}},
 		}
 	})
 	v := visit{address: w.address}
 	var s doctor.Scene
 	require.NoError(t, v.provider(t.Context(), &s))
 	require.NoError(t, s.ProviderErr)
-	require.Equal(t, doctor.Provider{
-		ReloadError: "no id", Problems: map[string]string{"broken": "no such group"}, Full: map[string]string{"full": "quota gpus"},
-		Instances: map[string]bool{"aws:///a/i-1": true},
-		Quotas:    []doctor.Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Used: 2, Limit: 4, Source: "AWS", ReadAt: at, Problem: "denied"}},
-	}, s.Provider)
+	require.Equal(t, w.report.NodeGroups, s.Provider.NodeGroups)
+	require.Equal(t, w.report.Quotas, s.Provider.Quotas)
+	require.Equal(t, "no id", s.Provider.ReloadError)
 }

@@ -37,12 +37,12 @@ const (
 	retryPeriod   = 2 * time.Second
 )
 
-// errLeadershipLost ends the process: another replica may lead now, and one that
-// starts anew stands by.
-var errLeadershipLost = errors.New("the lease could not be renewed in time, another replica may lead")
+// errLeadershipLost ends the process, since another replica may lead now. It stands by
+// when it starts anew.
+var errLeadershipLost = errors.New("failed to renew the Lease in time, another replica may lead")
 
-// election decides which replica leads: one at a time decides about machines,
-// the others answer for evictions.
+// election makes one replica the leader, which alone decides about machines. The others
+// answer for evictions.
 type election struct {
 	client    kubernetes.Interface
 	namespace string
@@ -51,16 +51,20 @@ type election struct {
 
 	elector *leaderelection.LeaderElector // nil without an election: this process leads
 	led     chan struct{}                 // closed when this replica leads
-	stop    context.CancelFunc
-	ended   chan struct{} // closed when it takes no part any more
+}
+
+// leadsAlone is the election of a process that is the only one.
+func leadsAlone() *election {
+	e := &election{led: make(chan struct{})}
+	close(e.led)
+	return e
 }
 
 func newElection(c *config.Kubernetes, k *kube, log *zap.Logger) (*election, error) {
-	e := &election{led: make(chan struct{}), ended: make(chan struct{}), log: log}
-	if k == nil || !*c.LeaderElection {
-		close(e.led)
-		return e, nil
+	if !*c.LeaderElection {
+		return leadsAlone(), nil
 	}
+	e := &election{led: make(chan struct{}), log: log}
 	e.client, e.namespace, e.pod = k.client, c.Namespace, os.Getenv("POD_NAME")
 	// A Pod's name is its own also after a restart, and so is its lease. Outside a
 	// cluster two processes of one machine must not take each other for the same.
@@ -76,7 +80,7 @@ func newElection(c *config.Kubernetes, k *kube, log *zap.Logger) (*election, err
 			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 		},
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-		ReleaseOnCancel: true, // close comes after everything that the lease covers
+		ReleaseOnCancel: true, // run is stopped after everything that the Lease covers
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { close(e.led) },
 			OnStoppedLeading: func() {},
@@ -91,45 +95,28 @@ func newElection(c *config.Kubernetes, k *kube, log *zap.Logger) (*election, err
 	return e, nil
 }
 
-// begin takes part, until close.
-func (e *election) begin(ctx context.Context) {
-	if e.elector == nil {
-		return
-	}
-	ctx, e.stop = context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
-		defer close(e.ended)
-		e.elector.Run(ctx)
-	}()
-}
-
-// run returns an error when the lead is lost.
+// run takes part until ctx is done, and gives the Lease back then, so that another
+// replica need not wait for its end. It returns errLeadershipLost when the Lease could
+// not be renewed in time.
 func (e *election) run(ctx context.Context) error {
-	select {
-	case <-e.ended:
-		return errLeadershipLost
-	case <-ctx.Done():
+	if e.elector == nil {
+		<-ctx.Done()
 		return nil
 	}
-}
-
-// close gives the lease back, so that another replica need not wait for its end.
-func (e *election) close() {
-	if e != nil && e.stop != nil {
-		e.stop()
-		<-e.ended
+	if err := e.removeLabel(ctx); err != nil {
+		return ignoreStop(err)
 	}
-}
-
-// leader is who leads; empty when nobody is known to.
-func (e *election) leader() string {
-	if e.elector == nil {
-		return ""
+	e.elector.Run(ctx)
+	if ctx.Err() != nil {
+		return nil
 	}
-	return e.elector.GetLeader()
+	return errLeadershipLost
 }
 
-// leads says whether this replica does.
+// elects reports whether there are other candidates.
+func (e *election) elects() bool { return e.elector != nil }
+
+// leads reports whether this replica is the leader.
 func (e *election) leads() bool {
 	select {
 	case <-e.led:
@@ -139,20 +126,30 @@ func (e *election) leads() bool {
 	}
 }
 
-// standBy takes the leader's label off this replica's Pod: a container that was
-// restarted in its Pod finds what it had before.
-func (e *election) standBy(ctx context.Context) error {
-	return e.untilDone(ctx, "the leader's label could not be taken off this Pod", func(ctx context.Context) error {
+// directions tell a person who asks this replica where the leader is.
+func (e *election) directions() string {
+	if e.elector != nil {
+		if leader := e.elector.GetLeader(); leader != "" {
+			return "this replica stands by; ask the leader: " + leader
+		}
+	}
+	return "this replica stands by, and no replica leads yet"
+}
+
+// removeLabel takes the leader's label off this replica's Pod, which keeps it when its
+// container restarts.
+func (e *election) removeLabel(ctx context.Context) error {
+	return e.untilDone(ctx, "failed to take the leader's label off this Pod", func(ctx context.Context) error {
 		return e.label(ctx, e.pod, nil)
 	})
 }
 
-// announce moves the leader's label to this replica's Pod.
+// announce moves the leader's label to this replica's Pod, so that the Service selects it.
 func (e *election) announce(ctx context.Context) error {
-	return e.untilDone(ctx, "the Service does not find this leader", func(ctx context.Context) error {
+	return e.untilDone(ctx, "failed to put the leader's label on this Pod, so the Service does not find it", func(ctx context.Context) error {
 		others, err := e.client.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: leaderLabel})
 		if err != nil {
-			return fmt.Errorf("looking for the Pod that led before: %w", err)
+			return fmt.Errorf("listing Pods with the leader's label: %w", err)
 		}
 		for _, pod := range others.Items {
 			if pod.Name != e.pod {
@@ -166,16 +163,15 @@ func (e *election) announce(ctx context.Context) error {
 	})
 }
 
-// untilDone tries for as long as the API server does not do it. Outside a cluster
-// there is no Pod, and nothing to do.
-func (e *election) untilDone(ctx context.Context, trouble string, try func(context.Context) error) error {
+// untilDone repeats try until it succeeds. Outside a cluster there is no Pod to label.
+func (e *election) untilDone(ctx context.Context, failure string, try func(context.Context) error) error {
 	if e.elector == nil || e.pod == "" {
 		return nil
 	}
 	return wait.PollUntilContextCancel(ctx, retryPeriod, true, func(ctx context.Context) (bool, error) {
 		err := try(ctx)
 		if err != nil && ctx.Err() == nil {
-			e.log.Error(trouble+", trying again", zap.String("pod", e.pod), zap.Error(err))
+			e.log.Error(failure+", trying again", zap.String("pod", e.pod), zap.Error(err))
 		}
 		return err == nil, nil
 	})

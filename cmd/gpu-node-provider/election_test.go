@@ -21,13 +21,21 @@ import (
 
 const home = "gpu-node-provider" // the namespace of the replicas
 
-// replica takes part in the election as the process of a Pod.
-func replica(t *testing.T, client kubernetes.Interface, pod string) *election {
+// candidate takes part in the election as the process of a Pod.
+func candidate(t *testing.T, client kubernetes.Interface, pod string) *election {
 	t.Setenv("POD_NAME", pod)
 	e, err := newElection(&config.Kubernetes{Namespace: home, LeaderElection: new(true)}, &kube{client: client}, zaptest.NewLogger(t))
 	require.NoError(t, err)
 	require.False(t, e.leads())
 	return e
+}
+
+// campaign runs the election until stop is called; ended receives what run returned.
+func campaign(t *testing.T, e *election) (stop func(), ended <-chan error) {
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- e.run(ctx) }()
+	return cancel, result
 }
 
 func replicaPods(labels map[string]string) *fake.Clientset {
@@ -49,23 +57,25 @@ func labelled(t *testing.T, client kubernetes.Interface) (names []string) {
 func TestOneReplicaLeadsAndTheNextFollowsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := replicaPods(nil)
-		a, b := replica(t, client, "a"), replica(t, client, "b")
-		a.begin(t.Context())
+		a, b := candidate(t, client, "a"), candidate(t, client, "b")
+		stopA, endedA := campaign(t, a)
 		<-a.led
 		require.NoError(t, a.announce(t.Context()))
-		b.begin(t.Context())
+		stopB, endedB := campaign(t, b)
 		<-time.After(2 * leaseDuration)
 		synctest.Wait()
 		require.False(t, b.leads())
-		require.Equal(t, "a", b.leader())
+		require.Contains(t, b.directions(), "ask the leader: a")
 		require.Equal(t, []string{"a"}, labelled(t, client))
-		a.close()
+		stopA()
+		require.NoError(t, <-endedA)
 		given := time.Now()
 		<-b.led
 		require.Less(t, time.Since(given), leaseDuration, "the lease was given back")
 		require.NoError(t, b.announce(t.Context()))
 		require.Equal(t, []string{"b"}, labelled(t, client))
-		b.close()
+		stopB()
+		require.NoError(t, <-endedB)
 	})
 }
 
@@ -109,14 +119,13 @@ func (l *partitionedLeases) Update(ctx context.Context, lease *leasev1.Lease, o 
 func TestLeaderThatCannotRenewEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &partitioned{Interface: replicaPods(nil)}
-		a := replica(t, client, "a")
-		a.begin(t.Context())
+		a := candidate(t, client, "a")
+		_, ended := campaign(t, a)
 		<-a.led
 		client.away.Store(true)
 		since := time.Now() // it has just renewed
-		require.ErrorIs(t, a.run(t.Context()), errLeadershipLost)
+		require.ErrorIs(t, <-ended, errLeadershipLost)
 		require.Less(t, time.Since(since), leaseDuration, "it ends before another may lead")
-		a.close()
 	})
 }
 
@@ -124,8 +133,8 @@ func TestLeaderThatCannotRenewEnds(t *testing.T) {
 // started again.
 func TestRestartedContainerIsNoLeader(t *testing.T) {
 	client := replicaPods(map[string]string{leaderLabel: "true"})
-	a := replica(t, client, "a")
-	require.NoError(t, a.standBy(t.Context()))
+	a := candidate(t, client, "a")
+	require.NoError(t, a.removeLabel(t.Context()))
 	require.Equal(t, []string{"b"}, labelled(t, client))
 }
 
@@ -133,10 +142,8 @@ func TestNoElectionLeadsAtOnce(t *testing.T) {
 	e, err := newElection(&config.Kubernetes{LeaderElection: new(false)}, &kube{client: fake.NewClientset()}, zaptest.NewLogger(t))
 	require.NoError(t, err)
 	require.True(t, e.leads())
-	require.Empty(t, e.leader())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.NoError(t, e.standBy(ctx))
+	require.NoError(t, e.announce(ctx))
 	require.NoError(t, e.run(ctx))
-	e.close()
 }

@@ -105,7 +105,7 @@ func TestPortTakenWhileStarting(t *testing.T) {
 	require.Equal(t, exitUsage, p.wait(t))
 	last := lastLine(p.stderr.String())
 	require.Contains(t, last, "server.address: listen tcp "+grpcPort)
-	require.Contains(t, last, "stop what uses it, or choose another")
+	require.Contains(t, last, "stop the process that uses it, or choose another")
 	require.Empty(t, p.stdout.String(), "it never served")
 	listen(t, httpPort)
 	listen(t, redisPort)

@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/dashboard"
+	"gpu-node-provider/provider/report"
 )
 
 type statusOptions struct {
@@ -95,10 +95,10 @@ func watch(ctx context.Context, out io.Writer, o statusOptions) error {
 func look(ctx context.Context, o statusOptions) (key, text string, err error) {
 	until := time.Now().Add(o.wait)
 	for {
-		var report provider.Report
-		if report, err = fetch(ctx, o.address); err == nil {
-			text, err = render(report, o.output)
-			return changed(report), text, err
+		var state report.Provider
+		if state, err = fetch(ctx, o.address); err == nil {
+			text, err = render(state, o.output)
+			return changed(state), text, err
 		}
 		var usage usageError
 		left := time.Until(until)
@@ -119,7 +119,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // changed is what makes a report worth printing again: all but the times.
-func changed(r provider.Report) string {
+func changed(r report.Provider) string {
 	r.Time, r.Snapshot = time.Time{}, time.Time{}
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -128,32 +128,32 @@ func changed(r provider.Report) string {
 	return string(text)
 }
 
-func fetch(ctx context.Context, address string) (report provider.Report, err error) {
+func fetch(ctx context.Context, address string) (state report.Provider, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+dashboard.ReportPath, nil)
 	if err != nil {
-		return report, usageError{fmt.Errorf("--address %q: %w", address, err)}
+		return state, usageError{fmt.Errorf("--address %q: %w", address, err)}
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return report, fmt.Errorf("no provider answers on %s; it is the httpAddress of its node group file: %w", address, err)
+		return state, fmt.Errorf("no provider answers on %s; it is the httpAddress of its node group file: %w", address, err)
 	}
 	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	if response.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // what could be read of it is all there is to say
 		if response.StatusCode == http.StatusMisdirectedRequest {
-			return report, fmt.Errorf("the provider on %s: %w", address, dashboard.StandsBy(strings.TrimSpace(string(text))))
+			return state, fmt.Errorf("the provider on %s: %w", address, dashboard.StandsBy(strings.TrimSpace(string(text))))
 		}
-		return report, fmt.Errorf("the provider on %s answers %s: %s", address, response.Status, strings.TrimSpace(string(text)))
+		return state, fmt.Errorf("the provider on %s answers %s: %s", address, response.Status, strings.TrimSpace(string(text)))
 	}
-	if err := json.NewDecoder(response.Body).Decode(&report); err != nil {
-		return report, fmt.Errorf("what answers on %s is not a provider: %w", address, err)
+	if err := json.NewDecoder(response.Body).Decode(&state); err != nil {
+		return state, fmt.Errorf("what answers on %s is not a provider: %w", address, err)
 	}
-	return report, nil
+	return state, nil
 }
 
-func render(r provider.Report, output string) (string, error) {
+func render(r report.Provider, output string) (string, error) {
 	if output == "json" {
 		text, err := json.MarshalIndent(r, "", "  ")
 		return string(text) + "\n", err
@@ -161,7 +161,7 @@ func render(r provider.Report, output string) (string, error) {
 	return table(r), nil
 }
 
-func table(r provider.Report) string {
+func table(r report.Provider) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
 	row := func(cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) } // a Builder does not fail
@@ -186,7 +186,7 @@ func table(r provider.Report) string {
 	return b.String()
 }
 
-func heldRows(r provider.Report, row func(...string)) {
+func heldRows(r report.Provider, row func(...string)) {
 	row("HELD NODE", "GROUP", "FOR", "TRAINING POD", "BECAUSE")
 	for _, h := range r.Held {
 		for _, p := range h.Pods {
@@ -196,7 +196,7 @@ func heldRows(r provider.Report, row func(...string)) {
 }
 
 // problems are what a table has no room for.
-func problems(r provider.Report) string {
+func problems(r report.Provider) string {
 	var b strings.Builder
 	for _, q := range r.Quotas {
 		if q.Problem != "" {
@@ -219,7 +219,7 @@ func problems(r provider.Report) string {
 	return b.String()
 }
 
-func quotaCells(q provider.QuotaReport) []string {
+func quotaCells(q report.Quota) []string {
 	if q.Unknown {
 		return []string{q.Name, "?", "?", q.Resource, q.Source}
 	}
@@ -231,7 +231,7 @@ func quotaCells(q provider.QuotaReport) []string {
 }
 
 // because is why a pod holds its node, and until when at most.
-func because(p provider.HeldPod) string {
+func because(p report.Pod) string {
 	if p.Until == nil {
 		return p.Reason
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/dashboard"
+	"gpu-node-provider/provider/report"
 )
 
 // watched is a provider's HTTP side, which says what the test makes it say.
@@ -24,7 +24,7 @@ type watched struct {
 	address string
 
 	mu      sync.Mutex
-	report  provider.Report
+	report  report.Provider
 	mute    int // so many looks are cut off before they are answered
 	blind   int // and after these, so many come before the cloud has been read
 	looks   int
@@ -33,13 +33,13 @@ type watched struct {
 
 func newWatched(t *testing.T, edits ...func(*watched)) *watched {
 	t.Helper()
-	w := &watched{request: make(chan struct{}, 1), report: provider.Report{
+	w := &watched{request: make(chan struct{}, 1), report: report.Provider{
 		GPULabel: "accelerator",
-		NodeGroups: []provider.GroupReport{{
+		NodeGroups: []report.NodeGroup{{
 			ID: "t4", MinSize: 1, MaxSize: 9, EffectiveMax: 8, Target: 2, Running: 3, Creating: 4, Placeholders: 5, Failed: 6, Deleting: 7, Limit: "quota gpus",
-			Instances: []provider.InstanceReport{{ID: "simulated:///t4/p-1", State: "creating", Placeholder: true, Error: "Other: no such image"}},
+			Instances: []report.Instance{{ID: "simulated:///t4/p-1", State: "creating", Placeholder: true, Error: "Other: no such image"}},
 		}},
-		Quotas: []provider.QuotaReport{{Name: "gpus", Resource: "nvidia.com/gpu", Used: 2.5, Limit: 16, Source: "the file"}},
+		Quotas: []report.Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Used: 2.5, Limit: 16, Source: "the file"}},
 	}}
 	for _, edit := range edits {
 		edit(w)
@@ -64,13 +64,13 @@ func (w *watched) cut() bool {
 	return w.mute >= 0
 }
 
-func (w *watched) now() (provider.Report, error) {
+func (w *watched) now() (report.Provider, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.blind--
 	w.report.Time, w.report.Snapshot = w.report.Time.Add(time.Second), w.report.Snapshot.Add(time.Second)
 	if w.blind >= 0 {
-		return provider.Report{}, errors.New("the cloud has not been read yet")
+		return report.Provider{}, errors.New("the cloud has not been read yet")
 	}
 	return w.report, nil
 }
@@ -119,7 +119,7 @@ func TestStatusOfARealProvider(t *testing.T) {
 	_, _, address := serving(t, file{rest: "quotas: [{name: gpus, resource: nvidia.com/gpu, limit: 2}]"})
 	p := start(t, "status", "--address", address, "-o", "json")
 	require.Zero(t, p.wait(t), "%s", p.stderr.String())
-	var told provider.Report
+	var told report.Provider
 	require.NoError(t, json.Unmarshal([]byte(p.stdout.String()), &told))
 	require.NotZero(t, told.Snapshot)
 	require.Equal(t, "accelerator", told.GPULabel)
@@ -136,7 +136,7 @@ func TestStatusJSONIsAllThatIsSaid(t *testing.T) {
 	w := newWatched(t)
 	p := w.status(t, "-o", "json")
 	require.Zero(t, p.wait(t))
-	var told provider.Report
+	var told report.Provider
 	require.NoError(t, json.Unmarshal([]byte(p.stdout.String()), &told))
 	require.Equal(t, w.report, told)
 }
@@ -231,7 +231,7 @@ func TestStatusWatch(t *testing.T) {
 	w.seen(t, 3)
 	require.Equal(t, 1, tables(), "nothing has changed")
 
-	w.change(func(w *watched) { w.report.NodeGroups = []provider.GroupReport{{ID: "a100"}} })
+	w.change(func(w *watched) { w.report.NodeGroups = []report.NodeGroup{{ID: "a100"}} })
 	eventually(t, "the second table", func() bool { return strings.Contains(p.stdout.String(), "\na100 ") })
 
 	w.change(func(w *watched) { w.mute = 1 << 30 })
@@ -277,9 +277,9 @@ func TestCheckpointList(t *testing.T) {
 	require.Equal(t, "no node is held\n", p.stdout.String())
 	until := time.Date(2026, 7, 1, 13, 0, 0, 0, time.UTC)
 	w.change(func(w *watched) {
-		w.report.Held = []provider.HeldReport{{
+		w.report.Held = []report.Hold{{
 			Instance: "simulated:///t4/t4-a", NodeGroup: "t4", Since: w.report.Time.Add(-time.Minute),
-			Pods: []provider.HeldPod{{Pod: "ai-train/a", Reason: "it vanished", Until: &until}},
+			Pods: []report.Pod{{Pod: "ai-train/a", Reason: "it vanished", Until: &until}},
 		}}
 	})
 	p = start(t, "checkpoint", "list", "--address", w.address)

@@ -9,14 +9,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Instance is one that somebody wants to be gone. Node is the name of its Node
-// as the caller gives it; for Cluster Autoscaler's fakes it is the id.
-type Instance struct{ ID, Node string }
+// Instance is one whose deletion was asked for.
+type Instance struct {
+	ID string // provider id
+	// Node is the Node's name as the caller gives it. It is the provider id for Cluster
+	// Autoscaler's fakes, which stand for instances without a Node; such a machine may be
+	// training all the same.
+	Node string
+}
+
+// Fake reports whether this is one of Cluster Autoscaler's fakes
+// (clusterstate.FakeNode: name == providerID).
+func (i Instance) Fake() bool { return i.Node == i.ID }
 
 // Held is an instance that has to stay.
 type Held struct {
-	Instance string
-	Reason   string
+	Instance string // provider id
+	Reason   string // short, since it ends in an Event next to others
 }
 
 // parallelLists bounds how many of the gate's reads are made at once.
@@ -67,7 +76,7 @@ func (a *Assessor) liveOn(ctx context.Context, i Instance) (pods []Pod, hint str
 	if recorded.Node != "" {
 		names[recorded.Node] = true
 	}
-	if i.Node != i.ID && i.Node != "" {
+	if !i.Fake() && i.Node != "" {
 		names[i.Node] = true
 	}
 	if len(names) == 0 { // a Node that is not known may be there, and who is not reached cannot say no

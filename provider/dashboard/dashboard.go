@@ -9,10 +9,10 @@ import (
 	"errors"
 	"net/http"
 
+	"gpu-node-provider/provider/report"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"gpu-node-provider/provider"
 )
 
 // ReportPath is where the report is served as JSON.
@@ -27,7 +27,7 @@ func (s StandsBy) Error() string { return string(s) }
 // Options say what is shown.
 type Options struct {
 	// Report tells the state, or why there is none here.
-	Report func() (provider.Report, error)
+	Report func() (report.Provider, error)
 	// Ready is nil once this replica does its part, and says what is missing
 	// before that.
 	Ready    func() error
@@ -49,7 +49,7 @@ func Handler(o Options) http.Handler {
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET "+ReportPath, func(w http.ResponseWriter, _ *http.Request) {
-		report, err := o.Report()
+		state, err := o.Report()
 		var by StandsBy
 		if errors.As(err, &by) {
 			http.Error(w, by.Error(), http.StatusMisdirectedRequest)
@@ -60,7 +60,7 @@ func Handler(o Options) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(report)
+		_ = json.NewEncoder(w).Encode(state)
 	})
 	return mux
 }

@@ -10,23 +10,23 @@ import (
 	"testing"
 	"time"
 
+	"gpu-node-provider/provider/report"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
-
-	"gpu-node-provider/provider"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var report = provider.Report{
+var full = report.Provider{
 	Time:     time.Date(2026, 7, 1, 12, 0, 1, 0, time.UTC),
 	Snapshot: time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC),
 	GPULabel: "accelerator",
-	NodeGroups: []provider.GroupReport{{ID: "t4", MaxSize: 4, EffectiveMax: 2, Target: 1, Failed: 1, Limit: "quota gpus: 2 of 2", Instances: []provider.InstanceReport{
+	NodeGroups: []report.NodeGroup{{ID: "t4", MaxSize: 4, EffectiveMax: 2, Target: 1, Failed: 1, Limit: "quota gpus: 2 of 2", Instances: []report.Instance{
 		{ID: "simulated:///t4/p-1", State: "creating", Placeholder: true, Error: "Other: <none>"},
 	}}},
-	Quotas: []provider.QuotaReport{{Name: "gpus", Resource: "nvidia.com/gpu", Used: 2, Limit: 2, Source: "file"}},
+	Quotas: []report.Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Used: 2, Limit: 2, Source: "file"}},
 }
 
 // started is a provider that has read the cloud, changed by edits.
@@ -35,7 +35,7 @@ func started(t *testing.T, edits ...func(*Options)) *httptest.Server {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "gpu_node_provider_test"}, func() float64 { return 7 }))
 	o := Options{
-		Report:   func() (provider.Report, error) { return report, nil },
+		Report:   func() (report.Provider, error) { return full, nil },
 		Ready:    func() error { return nil },
 		Gatherer: registry,
 	}
@@ -49,15 +49,15 @@ func started(t *testing.T, edits ...func(*Options)) *httptest.Server {
 
 // starting is a provider that has not read the cloud.
 func starting(o *Options) {
-	o.Report = func() (provider.Report, error) {
-		return provider.Report{}, errors.New("the cloud has not been read yet")
+	o.Report = func() (report.Provider, error) {
+		return report.Provider{}, errors.New("the cloud has not been read yet")
 	}
 	o.Ready = func() error { return errors.New("the cloud has not been read yet") }
 }
 
 // standingBy is a replica that does not lead.
 func standingBy(o *Options) {
-	o.Report = func() (provider.Report, error) { return provider.Report{}, StandsBy("ask p-1") }
+	o.Report = func() (report.Provider, error) { return report.Provider{}, StandsBy("ask p-1") }
 }
 
 func TestPaths(t *testing.T) {
@@ -98,18 +98,18 @@ func TestPaths(t *testing.T) {
 // TestReport: status and scripts read back what the provider said, and the
 // lists are lists when they are empty.
 func TestReport(t *testing.T) {
-	for name, want := range map[string]provider.Report{
-		"full":  report,
-		"empty": {Time: report.Time, Snapshot: report.Snapshot, NodeGroups: []provider.GroupReport{}, Quotas: []provider.QuotaReport{}},
+	for name, want := range map[string]report.Provider{
+		"full":  full,
+		"empty": {Time: full.Time, Snapshot: full.Snapshot, NodeGroups: []report.NodeGroup{}, Quotas: []report.Quota{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := started(t, func(o *Options) { o.Report = func() (provider.Report, error) { return want, nil } })
+			s := started(t, func(o *Options) { o.Report = func() (report.Provider, error) { return want, nil } })
 			response, err := http.Get(s.URL + ReportPath)
 			require.NoError(t, err)
 			defer func() { _ = response.Body.Close() }()
 			require.Equal(t, http.StatusOK, response.StatusCode)
 			require.Equal(t, "application/json", response.Header.Get("Content-Type"))
-			var got provider.Report
+			var got report.Provider
 			require.NoError(t, json.NewDecoder(response.Body).Decode(&got))
 			require.Equal(t, want, got)
 		})

@@ -66,6 +66,17 @@ func gpuDevices(s *Scene) (found []Finding) {
 	return append(found, Finding{Level: OK, Text: fmt.Sprintf("%d nodes show their GPUs", shown)})
 }
 
+// instances are the provider ids of the provider's machines.
+func (s *Scene) instances() map[string]bool {
+	ids := map[string]bool{}
+	for _, g := range s.Provider.NodeGroups {
+		for _, i := range g.Instances {
+			ids[i.ID] = true
+		}
+	}
+	return ids
+}
+
 // gpuLabel: a node outside all groups with the label and without a GPU stops all
 // scale-up (cluster-autoscaler/processors/customresources/gpu_processor.go).
 func gpuLabel(s *Scene) (found []Finding) {
@@ -73,10 +84,11 @@ func gpuLabel(s *Scene) (found []Finding) {
 		return cannot
 	}
 	key := s.Catalogue.GPULabel()
+	instances := s.instances()
 	for _, node := range s.Nodes {
 		_, labelled := node.Labels[key]
 		_, ours := s.Catalogue.Lookup(node.Labels[nodegroup.Label])
-		if !labelled || ours || s.Provider.Instances[node.Spec.ProviderID] || nodegroup.GPUResource(node.Status.Allocatable) != "" {
+		if !labelled || ours || instances[node.Spec.ProviderID] || nodegroup.GPUResource(node.Status.Allocatable) != "" {
 			continue
 		}
 		text := fmt.Sprintf("node %s is in no group, carries the label %s, and shows no GPU: meanwhile Cluster Autoscaler stops all scale-up", node.Name, key)

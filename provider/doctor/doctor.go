@@ -11,7 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"gpu-node-provider/cloud"
 	"gpu-node-provider/provider/nodegroup"
+	"gpu-node-provider/provider/report"
 )
 
 // Level is how bad a finding is.
@@ -47,7 +49,7 @@ type Scene struct {
 	// Evictions says whether the file has an address for the eviction webhook.
 	Evictions bool
 
-	Provider Provider
+	Provider report.Provider
 	// ProviderErr is why it does not answer, StandsBy why this one cannot.
 	ProviderErr error
 	StandsBy    string
@@ -69,33 +71,10 @@ type Scene struct {
 	RedisWarningsErr error
 	RedisErr         error
 
-	// Meddling is what else changes the groups in the cloud, as far as it can be read.
-	Meddling    []Meddling
-	MeddlingErr error
+	// Conflicts are settings in the cloud that change the groups, as far as they could be read.
+	Conflicts    []cloud.Conflict
+	ConflictsErr error
 }
-
-// Provider is what a running provider says of itself.
-type Provider struct {
-	ReloadError string
-	// Problems are why groups cannot be served, and Full what keeps them from
-	// growing although they are below their maximum, by group.
-	Problems, Full map[string]string
-	Quotas         []Quota
-	// Instances are the provider ids of its machines.
-	Instances map[string]bool
-}
-
-// Quota is one limit and its use, in its resource's own unit.
-type Quota struct {
-	Name, Resource, Source string
-	Used, Limit            float64
-	Unknown                bool      // a limit of the cloud that has not been read yet
-	ReadAt                 time.Time // of a limit of the cloud
-	Problem                string    // why that is not newer
-}
-
-// Meddling is a setting in the cloud by which somebody else changes a group.
-type Meddling struct{ Group, What, Do string }
 
 // checks are in the order in which a person should look: what comes first keeps the
 // later ones from being right.
@@ -108,7 +87,7 @@ var checks = []struct {
 	{"quotas", quotas},
 	{"prices", prices},
 	{"overrides", overrides},
-	{"cloud", meddling},
+	{"cloud", conflicts},
 	{"gpu-devices", gpuDevices},
 	{"gpu-label", gpuLabel},
 	{"redis", redis},

@@ -13,8 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"gpu-node-provider/cloud"
 	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/nodegroup"
+	"gpu-node-provider/provider/report"
 )
 
 const file = `
@@ -69,7 +71,7 @@ func well(t *testing.T) *Scene {
 	require.NoError(t, err)
 	return &Scene{
 		Now: now, Catalogue: catalogue(t, file), Selector: selector, HasCluster: true, Evictions: true,
-		Provider: Provider{Quotas: []Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Source: "L-DB2E81BA", Used: 3, Limit: 16, ReadAt: now.Add(-time.Minute)}}},
+		Provider: report.Provider{Quotas: []report.Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Source: "L-DB2E81BA", Used: 3, Limit: 16, ReadAt: new(now.Add(-time.Minute))}}},
 		Nodes:    []corev1.Node{node("gpu-1", "t4", 1), node("cpu-1", "cpu", 0), node("other", "", 2)},
 		Pods: []corev1.Pod{
 			trainer("a", 600), trainer("b", 30), autoscaler("./cluster-autoscaler", "--cloud-provider=externalgrpc"),
@@ -125,7 +127,12 @@ func TestWhatIsWrong(t *testing.T) {
 				"warn node-groups: not known without the provider that leads → \nwarn quotas: not known without the provider that leads → ",
 		},
 		"group that is full": {
-			func(s *Scene) { s.Provider.Full = map[string]string{"t4": "quota gpus: 15 of 16 used"} },
+			func(s *Scene) {
+				s.Provider.NodeGroups = []report.NodeGroup{
+					{ID: "t4", Target: 2, EffectiveMax: 2, MaxSize: 4, Limit: "quota gpus: 15 of 16 used"},
+					{ID: "at-its-maximum", Target: 4, EffectiveMax: 4, MaxSize: 4}, {ID: "retired", Target: 1, EffectiveMax: 1, MaxSize: 4, Retired: true},
+				}
+			},
 			"warn node-groups: node group t4 cannot grow: quota gpus: 15 of 16 used → ",
 		},
 		"machines that are not known": {
@@ -138,7 +145,7 @@ func TestWhatIsWrong(t *testing.T) {
 			"fail provider: the node group file on disk is not in force: no id → correct the file; it is read again when it changes",
 		},
 		"group": {
-			func(s *Scene) { s.Provider.Problems = map[string]string{"t4": "no such group"} },
+			func(s *Scene) { s.Provider.NodeGroups = []report.NodeGroup{{ID: "t4", Problem: "no such group"}} },
 			"fail node-groups: node group t4 cannot be served: no such group → ",
 		},
 		"quota used up": {
@@ -165,16 +172,16 @@ func TestWhatIsWrong(t *testing.T) {
 				"use Cluster Autoscaler's flags instead where you can",
 		},
 		"somebody else": {
-			func(s *Scene) { s.Meddling = []Meddling{{"t4", "AZRebalance is on", "suspend it"}} },
+			func(s *Scene) { s.Conflicts = []cloud.Conflict{{Group: "t4", What: "AZRebalance is on", Do: "suspend it"}} },
 			"fail cloud: node group t4: AZRebalance is on → suspend it",
 		},
 		"cloud": {
-			func(s *Scene) { s.MeddlingErr = away },
+			func(s *Scene) { s.ConflictsErr = away },
 			"warn cloud: what else changes the groups is not known, or not all: it is away → ",
 		},
 		"a part of the cloud": {
 			func(s *Scene) {
-				s.MeddlingErr, s.Meddling = away, []Meddling{{"t4", "AZRebalance is on", "suspend it"}}
+				s.ConflictsErr, s.Conflicts = away, []cloud.Conflict{{Group: "t4", What: "AZRebalance is on", Do: "suspend it"}}
 			},
 			"warn cloud: what else changes the groups is not known, or not all: it is away → \nfail cloud: node group t4: AZRebalance is on → suspend it",
 		},
@@ -210,7 +217,7 @@ func TestWhatIsWrong(t *testing.T) {
 			func(s *Scene) {
 				s.Nodes[2] = node("other", "", 0)
 				s.Nodes[2].Spec.ProviderID = "simulated:///t4/i-1"
-				s.Provider.Instances = map[string]bool{"simulated:///t4/i-1": true}
+				s.Provider.NodeGroups = []report.NodeGroup{{ID: "t4", Instances: []report.Instance{{ID: "simulated:///t4/i-1"}}, MaxSize: 1, EffectiveMax: 1}}
 			},
 			"",
 		},

@@ -2,11 +2,11 @@ package doctor
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"gpu-node-provider/provider/report"
 )
 
 // provider: is there one, and does it serve what the file says.
@@ -35,11 +35,13 @@ func nodeGroups(s *Scene) (found []Finding) {
 	if cannot := s.unheard(); cannot != nil {
 		return cannot
 	}
-	for _, id := range slices.Sorted(maps.Keys(s.Provider.Problems)) {
-		found = append(found, Finding{Level: Fail, Text: fmt.Sprintf("node group %s cannot be served: %s", id, s.Provider.Problems[id])})
-	}
-	for _, id := range slices.Sorted(maps.Keys(s.Provider.Full)) {
-		found = append(found, Finding{Level: Warn, Text: fmt.Sprintf("node group %s cannot grow: %s", id, s.Provider.Full[id])})
+	for _, g := range s.Provider.NodeGroups {
+		switch {
+		case g.Problem != "":
+			found = append(found, Finding{Level: Fail, Text: fmt.Sprintf("node group %s cannot be served: %s", g.ID, g.Problem)})
+		case g.EffectiveMax <= g.Target && g.Target < g.MaxSize && !g.Retired:
+			found = append(found, Finding{Level: Warn, Text: fmt.Sprintf("node group %s cannot grow: %s", g.ID, g.Limit)})
+		}
 	}
 	if len(found) == 0 {
 		return []Finding{{Level: OK, Text: "all can be served, and grow up to their maximum"}}
@@ -61,13 +63,13 @@ func quotas(s *Scene) (found []Finding) {
 	return found
 }
 
-func quota(q Quota, now time.Time) Finding {
+func quota(q report.Quota, now time.Time) Finding {
 	if q.Unknown {
 		return Finding{Level: Warn, Text: fmt.Sprintf("%s: its limit has not been read from %s yet and binds nobody: %s", q.Name, q.Source, q.Problem)}
 	}
 	f := Finding{Level: OK, Text: fmt.Sprintf("%s: %s of %s %s used, limit by %s", q.Name, number(q.Used), number(q.Limit), q.Resource, q.Source)}
-	if !q.ReadAt.IsZero() {
-		f.Text += fmt.Sprintf(", read %s ago", max(0, now.Sub(q.ReadAt)).Round(time.Second))
+	if q.ReadAt != nil {
+		f.Text += fmt.Sprintf(", read %s ago", max(0, now.Sub(*q.ReadAt)).Round(time.Second))
 	}
 	if q.Used >= q.Limit {
 		f.Level, f.Do = Warn, "it is used up and nothing grows: raise it where it comes from, or end machines"
@@ -117,12 +119,12 @@ func overrides(s *Scene) []Finding {
 	}}
 }
 
-// meddling: nobody else may change a group's size, or end its machines.
-func meddling(s *Scene) (found []Finding) {
-	if s.MeddlingErr != nil {
-		found = append(found, Finding{Level: Warn, Text: "what else changes the groups is not known, or not all: " + s.MeddlingErr.Error()})
+// conflicts fails for every setting by which something else changes a group's size or ends its machines.
+func conflicts(s *Scene) (found []Finding) {
+	if s.ConflictsErr != nil {
+		found = append(found, Finding{Level: Warn, Text: "what else changes the groups is not known, or not all: " + s.ConflictsErr.Error()})
 	}
-	for _, m := range s.Meddling {
+	for _, m := range s.Conflicts {
 		found = append(found, Finding{Level: Fail, Text: fmt.Sprintf("node group %s: %s", m.Group, m.What), Do: m.Do})
 	}
 	if len(found) == 0 {

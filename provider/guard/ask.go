@@ -43,7 +43,6 @@ func (g *Guard) ask(ctx context.Context, s subject, judged []checkpoint.Judged) 
 
 // Request asks one pod for a checkpoint; false when Redis did not take it.
 func (g *Guard) Request(ctx context.Context, p checkpoint.Pod, reason string) bool {
-	g.init()
 	id := p.ID()
 	request := checkpoint.Request{ID: strings.ToLower(rand.Text()[:12]), RequestedAt: g.Now(), Reason: reason}
 	if _, err := g.Asker.Ask(ctx, id, request, g.Policy().MaxAge); err != nil {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,22 +14,14 @@ import (
 
 	"gpu-node-provider/provider/checkpoint"
 	"gpu-node-provider/provider/cluster"
+	"gpu-node-provider/provider/nodegroup"
+	"gpu-node-provider/provider/report"
 )
 
 // Asker asks trainers for checkpoints and hears of their acknowledgements.
 type Asker interface {
 	Ask(ctx context.Context, p checkpoint.PodID, r checkpoint.Request, ttl time.Duration) (checkpoint.Request, error)
 	Listen(ctx context.Context, heard func(checkpoint.PodID))
-}
-
-// Place is what the provider knows of an instance.
-type Place struct {
-	Group string
-	// AboveMin is false when the group could not do without it anyway.
-	AboveMin bool
-	GPUs     int64
-	// HourlyPrice is in dollars.
-	HourlyPrice float64
 }
 
 // Policy is the part of the node group file that the guard goes by.
@@ -40,33 +33,39 @@ type Policy struct {
 	AskOnTaints []string
 }
 
-// Guard is the controller. The exported fields are set before Run.
-type Guard struct {
+// Options are the parts of a Guard.
+type Options struct {
 	Assessor *checkpoint.Assessor
 	View     *cluster.View
 	Record   *checkpoint.Record
 	Asker    Asker
 	Policy   func() Policy
-	// Place finds an instance; false when it is none of ours, or gone.
-	Place func(instance string) (Place, bool)
-	// Complete is closed once Place finds every instance; nil when it always does.
-	Complete <-chan struct{}
-	// Read is when a group was last read from the cloud; false when it could not be,
-	// or is not known.
+	// Place finds the node group of an instance; false when the instance is in none of ours, or gone.
+	Place func(instance string) (nodegroup.Place, bool)
+	// Read returns when a group was last read from the cloud; false when that failed or
+	// the group is unknown.
 	Read func(group string) (time.Time, bool)
 	// GroupLabel names its group on every Node of ours. The guard adds it where the
 	// kubelet did not.
 	GroupLabel string
 	Log        *zap.Logger
 	Now        func() time.Time
-	Metrics    *Metrics
+	Metrics    *Metrics // may be nil
+}
 
-	once   sync.Once
-	kicked chan struct{}
+// Guard is the controller; Run runs it.
+type Guard struct {
+	Options
+
+	kicked chan struct{}      // there are dirty nodes
+	whole  chan chan struct{} // asks for a pass over all nodes, and is told of its end
+
+	placed atomic.Bool // Place finds every instance
+	passed atomic.Bool // every instance has been looked at since
 
 	mu    sync.Mutex
-	dirty map[string]bool // names of Nodes to look at
-	holds map[string]Hold // by instance
+	dirty map[string]bool        // names of Nodes to look at
+	holds map[string]report.Hold // by instance
 	asked map[types.UID]time.Time
 
 	// What the guard itself remembers, used by its own goroutine only.
@@ -75,7 +74,16 @@ type Guard struct {
 	missing   map[string]time.Time // the reading that did not have an instance first
 	paidUntil time.Time            // up to when the cost of holding is counted
 	unread    time.Time            // since when Redis cannot be read; zero while it can
-	passed    chan struct{}        // closed after the first whole pass
+}
+
+// New makes a Guard that has looked at nothing yet.
+func New(o Options) *Guard {
+	return &Guard{
+		Options: o,
+		kicked:  make(chan struct{}, 1), whole: make(chan chan struct{}),
+		dirty: map[string]bool{}, holds: map[string]report.Hold{}, asked: map[types.UID]time.Time{},
+		underused: map[string]time.Time{}, last: map[types.UID]outcome{}, missing: map[string]time.Time{},
+	}
 }
 
 // outcome is what was said of a pod before, so that Events tell of changes only.
@@ -85,23 +93,6 @@ type outcome struct {
 	bad   string
 }
 
-// Hold is a node that is held, for people.
-type Hold struct {
-	Instance string    `json:"instance"`
-	Node     string    `json:"node,omitempty"`
-	Group    string    `json:"group"`
-	Since    time.Time `json:"since"`
-	Pods     []HeldPod `json:"pods"`
-}
-
-// HeldPod is a pod that holds its node.
-type HeldPod struct {
-	Pod    string     `json:"pod"` // namespace/name
-	Stage  string     `json:"stage"`
-	Reason string     `json:"reason"`
-	Until  *time.Time `json:"until,omitempty"` // when it lets go by itself
-}
-
 // pollEvery is how often every trainer's keys are read: acknowledgements are
 // announced too, but an announcement can be lost.
 const pollEvery = 5 * time.Second
@@ -109,35 +100,30 @@ const pollEvery = 5 * time.Second
 // settleFor gathers changes that come together.
 const settleFor = 100 * time.Millisecond
 
-func (g *Guard) init() {
-	g.once.Do(func() {
-		g.kicked, g.passed = make(chan struct{}, 1), make(chan struct{})
-		g.dirty, g.holds = map[string]bool{}, map[string]Hold{}
-		g.underused, g.asked, g.last = map[string]time.Time{}, map[types.UID]time.Time{}, map[types.UID]outcome{}
-		g.missing = map[string]time.Time{}
-	})
-}
+// AllPlaced tells the guard that Place finds every instance from now on. Until then
+// Nodes are placed by their labels, and no mark is taken off for want of an instance.
+func (g *Guard) AllPlaced() { g.placed.Store(true) }
 
-// Passed is closed once every instance's node has been looked at.
-func (g *Guard) Passed() <-chan struct{} {
-	g.init()
-	return g.passed
-}
-
-func (g *Guard) hasPassed() bool { return closed(g.Passed()) }
-
-func closed(c <-chan struct{}) bool {
+// FirstPass calls AllPlaced and returns once every instance has been looked at since.
+// Run must be running.
+func (g *Guard) FirstPass(ctx context.Context) error {
+	g.AllPlaced()
+	done := make(chan struct{})
 	select {
-	case <-c:
-		return true
-	default:
-		return false
+	case g.whole <- done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
 // Run follows the cluster until ctx is done. The record must have been loaded.
 func (g *Guard) Run(ctx context.Context) error {
-	g.init()
 	if err := g.View.Changes(g.Kick); err != nil {
 		return err
 	}
@@ -149,14 +135,13 @@ func (g *Guard) Run(ctx context.Context) error {
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
 	g.Pass(ctx)
-	complete := g.Complete
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-complete:
-			complete = nil
+		case done := <-g.whole:
 			g.Pass(ctx)
+			close(done)
 		case <-poll.C:
 			g.Pass(ctx)
 		case <-g.kicked:
@@ -185,7 +170,6 @@ func wait(ctx context.Context, d time.Duration) bool {
 
 // Kick has a node looked at soon.
 func (g *Guard) Kick(node string) {
-	g.init()
 	g.mu.Lock()
 	g.dirty[node] = true
 	g.mu.Unlock()
@@ -211,7 +195,7 @@ func (g *Guard) kickPod(p checkpoint.PodID) {
 // subject is an instance to look at.
 type subject struct {
 	instance string
-	place    Place
+	place    nodegroup.Place
 	node     *corev1.Node // nil without a Node
 	recorded checkpoint.Machine
 	pods     []checkpoint.Pod
@@ -220,15 +204,12 @@ type subject struct {
 // Pass looks at every instance once. Run does so by itself, and nothing else may
 // while it runs.
 func (g *Guard) Pass(ctx context.Context) {
-	g.init()
-	complete := g.isComplete()
+	placed := g.placed.Load()
 	g.pass(ctx, nil)
-	if complete && !g.hasPassed() {
-		close(g.passed)
+	if placed && ctx.Err() == nil {
+		g.passed.Store(true)
 	}
 }
-
-func (g *Guard) isComplete() bool { return g.Complete == nil || closed(g.Complete) }
 
 // pass looks at the named nodes, or at all.
 func (g *Guard) pass(ctx context.Context, names map[string]bool) {
@@ -363,7 +344,7 @@ func (g *Guard) gone(ctx context.Context, s subject) {
 	delete(g.underused, s.instance)
 	if len(s.recorded.Pods) == 0 {
 		delete(g.missing, s.instance)
-		if g.isComplete() && marked(s.node) { // a person took the instance out of its group
+		if g.placed.Load() && marked(s.node) { // a person took the instance out of its group
 			g.mark(ctx, s, nil, false, false)
 		}
 		return
@@ -435,11 +416,10 @@ func (g *Guard) forget(pods []checkpoint.Pod) {
 }
 
 // Holds are the nodes that are held now.
-func (g *Guard) Holds() []Hold {
-	g.init()
+func (g *Guard) Holds() []report.Hold {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	all := make([]Hold, 0, len(g.holds))
+	all := make([]report.Hold, 0, len(g.holds))
 	for _, instance := range slices.Sorted(maps.Keys(g.holds)) {
 		all = append(all, g.holds[instance])
 	}

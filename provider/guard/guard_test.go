@@ -23,6 +23,7 @@ import (
 
 	"gpu-node-provider/provider/checkpoint"
 	"gpu-node-provider/provider/cluster"
+	"gpu-node-provider/provider/nodegroup"
 )
 
 const (
@@ -95,19 +96,19 @@ func (w *world) restart() {
 	selector, err := labels.Parse(label + "=required")
 	require.NoError(w, err)
 	w.view = view
-	w.guard = &Guard{
+	w.guard = New(Options{
 		View: view, Record: record, Asker: store, Policy: func() Policy { return w.policy }, Log: zaptest.NewLogger(w), Now: w.clock.Now, GroupLabel: groupLabel,
 		Read: func(string) (time.Time, bool) { return w.read, !w.read.IsZero() },
-		Place: func(id string) (Place, bool) {
-			return Place{Group: "t4", AboveMin: true, GPUs: 4, HourlyPrice: 3.912}, w.here && id == instance
+		Place: func(id string) (nodegroup.Place, bool) {
+			return nodegroup.Place{Group: "t4", AboveMin: true, GPUs: 4, HourlyPrice: 3.912}, w.here && id == instance
 		},
 		Assessor: &checkpoint.Assessor{
 			View: view, Record: record, Signals: store, Selector: selector, GroupLabel: groupLabel, Now: w.clock.Now,
 			Policy: func() checkpoint.Policy { return w.policy.Policy },
 		},
-	}
-	w.guard.init()
-	close(w.guard.passed)
+	})
+	w.guard.AllPlaced()
+	w.guard.passed.Store(true)
 }
 
 func (w *world) pass(d time.Duration) {

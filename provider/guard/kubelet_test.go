@@ -284,8 +284,8 @@ func TestWhoLosesTheLabelTrainsNoMore(t *testing.T) {
 // cloud sees trainings come and go all the same.
 func TestPodsAreRecordedWhileTheCloudIsAway(t *testing.T) {
 	w := newWorld(t)
-	snapshot := make(chan struct{})
-	w.guard.Complete, w.guard.passed = snapshot, make(chan struct{})
+	w.guard.placed.Store(false)
+	w.guard.passed.Store(false)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.guard.Run(ctx) }()
@@ -293,13 +293,11 @@ func TestPodsAreRecordedWhileTheCloudIsAway(t *testing.T) {
 	w.seen(func() bool { return len(w.guard.Record.Of(instance).Pods) == 1 })
 	w.remove(pod)
 	w.seen(func() bool { return w.guard.Record.Of(instance).Pods[0].Stage == checkpoint.Vanished })
-	require.False(t, w.guard.hasPassed(), "not every instance is known")
-	close(snapshot)
-	select {
-	case <-w.guard.Passed():
-	case <-time.After(pollEvery - time.Second):
-		t.Error("the first look at every instance waits for the next poll, and with it the port")
-	}
+	require.False(t, w.guard.passed.Load(), "not every instance is known")
+	soon, cancel := context.WithTimeout(ctx, pollEvery-time.Second)
+	defer cancel()
+	require.NoError(t, w.guard.FirstPass(soon), "the port waits for the first pass, which must not wait for the next poll")
+	require.True(t, w.guard.passed.Load())
 	stop()
 	require.NoError(t, <-ended)
 	w.requireGate("train/a: it vanished")

@@ -6,6 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"gpu-node-provider/provider/checkpoint"
+	"gpu-node-provider/provider/nodegroup"
+	"gpu-node-provider/provider/report"
 )
 
 const namespace = "gpu_node_provider"
@@ -47,17 +49,17 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) holding(holds []Hold) {
+func (m *Metrics) holding(holds []report.Hold) {
 	if m == nil {
 		return
 	}
 	m.held.Reset()
 	for _, h := range holds {
-		m.held.WithLabelValues(h.Group).Inc()
+		m.held.WithLabelValues(h.NodeGroup).Inc()
 	}
 }
 
-func (m *Metrics) cost(p Place, d time.Duration) {
+func (m *Metrics) cost(p nodegroup.Place, d time.Duration) {
 	if m != nil {
 		m.gpuSeconds.WithLabelValues(p.Group).Add(float64(p.GPUs) * d.Seconds())
 		m.dollars.WithLabelValues(p.Group).Add(p.HourlyPrice * d.Hours())

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"gpu-node-provider/provider/checkpoint"
+	"gpu-node-provider/provider/report"
 )
 
 // The marks on a Node. Only what carries our marker is ever removed.
@@ -126,7 +127,7 @@ func (g *Guard) note(s subject, judged []checkpoint.Judged, hold bool) {
 		delete(g.holds, s.instance)
 		return
 	}
-	h := Hold{Instance: s.instance, Node: s.recorded.Node, Group: s.place.Group, Since: g.Now(), Pods: []HeldPod{}}
+	h := report.Hold{Instance: s.instance, Node: s.recorded.Node, NodeGroup: s.place.Group, Since: g.Now(), Pods: []report.Pod{}}
 	if s.node != nil {
 		h.Node = s.node.Name
 	}
@@ -137,7 +138,7 @@ func (g *Guard) note(s subject, judged []checkpoint.Judged, hold bool) {
 		if p.Clear {
 			continue
 		}
-		held := HeldPod{Pod: p.ID().String(), Stage: string(p.Stage), Reason: p.Reason}
+		held := report.Pod{Pod: p.ID().String(), Reason: p.Reason}
 		if !p.Until.IsZero() {
 			held.Until = &p.Until
 		}

@@ -111,8 +111,8 @@ func (h Webhook) judge(ctx context.Context, namespace, name string, dryRun bool)
 	leads := h.Leads()
 	switch {
 	case h.manages(node):
-		return h.judgeOn(ctx, pod, node, leads && h.hasPassed(), dryRun)
-	case leads && !h.hasPassed():
+		return h.judgeOn(ctx, pod, node, leads && h.passed.Load(), dryRun)
+	case leads && !h.passed.Load():
 		return "", errors.New("the provider has not looked at every node yet")
 	default:
 		return "", nil

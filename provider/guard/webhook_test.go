@@ -167,7 +167,7 @@ func TestStandbyAnswersEvictions(t *testing.T) {
 	w.pass(time.Second) // the leader records it
 	w.restart()
 	w.leads, w.here = false, false
-	w.guard.passed = make(chan struct{})
+	w.guard.passed.Store(false)
 	require.False(t, w.evict("a").Allowed)
 	require.True(t, w.asked(pod))
 	w.acknowledge(pod)

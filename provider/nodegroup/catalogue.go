@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"gpu-node-provider/cloud"
 	"gpu-node-provider/provider/config"
 )
 
@@ -104,4 +105,13 @@ func covers(patterns []string, id string) bool {
 		}
 	}
 	return false
+}
+
+// Specs are the groups in the vocabulary of a cloud.Backend.
+func (c *Catalogue) Specs() []cloud.Spec {
+	all := make([]cloud.Spec, 0, len(c.All()))
+	for _, g := range c.All() {
+		all = append(all, cloud.Spec{ID: g.ID, AutoScalingGroup: g.AutoScalingGroup, InstanceType: g.InstanceType})
+	}
+	return all
 }

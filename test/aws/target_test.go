@@ -328,10 +328,10 @@ func TestB17CooldownAndActivitiesInProgress(t *testing.T) {
 }
 
 // What else changes a group's size or its machines is found for doctor.
-func TestMeddlingIsFound(t *testing.T) {
+func TestConflictsAreFound(t *testing.T) {
 	t.Parallel()
 	w := serve(t, trained(t, 1, func(g *awstest.Group) { g.Policies = []awstest.Policy{{Name: "busy", Type: "TargetTrackingScaling"}} }), setup{})
-	found, err := w.cloud.Meddling(t.Context())
+	found, err := w.cloud.Conflicts(t.Context())
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	require.Equal(t, train, found[0].Group)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
+	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/aws"
 	"gpu-node-provider/cloud/aws/awstest"
 	"gpu-node-provider/proto"
@@ -92,11 +93,11 @@ func serve(t *testing.T, stub *awstest.Stub, file setup) *world {
 		Region: "us-east-1", Endpoint: file.endpoint, Registerer: w.registry, Log: zap.New(core), Now: stub.Now,
 	})
 	require.NoError(t, err)
-	w.server = provider.New(provider.Options{
+	w.server, err = provider.New(t.Context(), provider.Options{
 		Catalogue: w.catalogue(file), Backend: w.cloud, ReadEvery: file.readEvery, ServiceQuotas: w.quota,
 		Log: zap.New(core), Registerer: w.registry, Now: stub.Now,
 	})
-	require.NoError(t, w.server.Start(t.Context()))
+	require.NoError(t, err)
 	w.listen()
 	t.Cleanup(func() {
 		assert.Empty(t, called.add(stub.Actions()), "actions that aws.Permissions does not name")
@@ -119,9 +120,8 @@ quotas: [%s]
 }
 
 // quota is what the program gives to the provider.
-func (w *world) quota(ctx context.Context, code string) (provider.ServiceQuota, error) {
-	q, err := w.cloud.Quota(ctx, code)
-	return provider.ServiceQuota{Limit: float64(q.Limit), Use: float64(q.Use), Source: q.Source, ReadAt: q.UsedAt, Problem: q.Problem}, err
+func (w *world) quota(ctx context.Context, code string) (cloud.ServiceQuota, error) {
+	return w.cloud.Quota(ctx, code)
 }
 
 func (w *world) listen() {

@@ -20,6 +20,7 @@ import (
 	"gpu-node-provider/provider/checkpoint"
 	"gpu-node-provider/provider/cluster"
 	"gpu-node-provider/provider/guard"
+	"gpu-node-provider/provider/nodegroup"
 )
 
 const (
@@ -104,17 +105,18 @@ func newIdleWorld(ctx context.Context, server *redisServer) (*idleWorld, error) 
 	}
 	policy := guard.Policy{Policy: checkpoint.Policy{MaxAge: acknowledge, AbandonAfter: time.Hour}, AskAfter: time.Minute, AskEvery: time.Minute}
 	kept := checkpoint.NewRecord(client, "gpu-node-provider")
-	places := make(map[string]guard.Place, clusterNodes)
+	places := make(map[string]nodegroup.Place, clusterNodes)
 	for n := range clusterNodes {
-		places[machineID(n)] = guard.Place{Group: groupID(n % groups), AboveMin: true, GPUs: 4, HourlyPrice: 3.912}
+		places[machineID(n)] = nodegroup.Place{Group: groupID(n % groups), AboveMin: true, GPUs: 4, HourlyPrice: 3.912}
 	}
-	w.guard = &guard.Guard{
+	w.guard = guard.New(guard.Options{
 		View: view, Record: kept, Asker: store, Policy: func() guard.Policy { return policy }, GroupLabel: groupLabel, Log: zap.NewNop(), Now: time.Now,
-		Place: func(id string) (guard.Place, bool) { p, ok := places[id]; return p, ok },
+		Place: func(id string) (nodegroup.Place, bool) { p, ok := places[id]; return p, ok },
 		Assessor: &checkpoint.Assessor{
 			View: view, Record: kept, Signals: store, Selector: selector, Now: time.Now, Policy: func() checkpoint.Policy { return policy.Policy },
 		},
-	}
+	})
+	w.guard.AllPlaced()
 	return w, nil
 }
 

@@ -66,12 +66,12 @@ func newWorld() (*world, error) {
 		return nil, err
 	}
 	backend := &changing{Backend: pretend}
-	s := provider.New(provider.Options{Catalogue: nodegroup.New(file(), pretend.TemplateID), Backend: backend, Now: clock})
-	w := &world{server: s, cloud: backend}
 	ctx := context.Background()
-	if err := s.Start(ctx); err != nil {
+	s, err := provider.New(ctx, provider.Options{Catalogue: nodegroup.New(file(), pretend.TemplateID), Backend: backend, Now: clock})
+	if err != nil {
 		return nil, err
 	}
+	w := &world{server: s, cloud: backend}
 	for n := range groups {
 		if _, err := s.NodeGroupIncreaseSize(ctx, &proto.NodeGroupIncreaseSizeRequest{Id: groupID(n), Delta: nodesPerGroup}); err != nil {
 			return nil, err

@@ -156,22 +156,23 @@ func (s *site) start() {
 		s.mutant.gate(s, &gate)
 	}
 	p.gate = &gate
-	p.server = provider.New(provider.Options{Catalogue: nodegroup.New(siteConfig, s.cloud.TemplateID), Backend: s.cloud, Gate: s.ask, Cluster: p.view, Now: s.now})
-	if err := p.server.Start(ctx); err != nil {
+	server, err := provider.New(ctx, provider.Options{Catalogue: nodegroup.New(siteConfig, s.cloud.TemplateID), Backend: s.cloud, Gate: s.ask, Cluster: p.view, Now: s.now})
+	if err != nil {
 		panic(err)
 	}
-	server := p.server
-	p.guard = &guard.Guard{
+	p.server = server
+	p.guard = guard.New(guard.Options{
 		Assessor: judge, View: p.view, Record: p.record, Asker: s.redis, Log: zap.NewNop(), Now: s.now, GroupLabel: groupLabel,
 		Policy: func() guard.Policy {
 			return guard.Policy{Policy: policy, AskAfter: 10 * time.Minute, AskEvery: 30 * time.Minute, AskOnTaints: []string{"spot"}}
 		},
 		Read: server.GroupRead,
-		Place: func(id string) (guard.Place, bool) {
+		Place: func(id string) (nodegroup.Place, bool) {
 			p, ok := server.Place(id)
-			return guard.Place{Group: p.Group, AboveMin: p.AboveMin}, ok
+			return nodegroup.Place{Group: p.Group, AboveMin: p.AboveMin}, ok
 		},
-	}
+	})
+	p.guard.AllPlaced()
 	s.process = p
 	for _, t := range s.trainers {
 		t.seen = t.written
@@ -180,27 +181,16 @@ func (s *site) start() {
 	s.pass()
 }
 
-// ask is the gate, wired as the command does.
-func (s *site) ask(ctx context.Context, _ string, nodes []provider.GateNode) ([]provider.Refusal, error) {
-	var instances []checkpoint.Instance
-	for _, n := range nodes {
-		instances = append(instances, checkpoint.Instance{ID: n.Instance, Node: n.Node})
-	}
+// ask is the gate, with what a mutant puts around it.
+func (s *site) ask(ctx context.Context, instances []checkpoint.Instance) ([]checkpoint.Held, error) {
 	if s.mutant.instances != nil {
 		instances = s.mutant.instances(instances)
 	}
 	held, err := s.gate.Hold(ctx, instances)
 	if s.mutant.held != nil {
-		held, err = s.mutant.held(held, err)
+		return s.mutant.held(held, err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", provider.ErrGateUnavailable, err)
-	}
-	var refusals []provider.Refusal
-	for _, h := range held {
-		refusals = append(refusals, provider.Refusal{Instance: h.Instance, Reason: h.Reason})
-	}
-	return refusals, nil
+	return held, err
 }
 
 // tell brings news of a Node or Pod to a provider.

@@ -121,11 +121,12 @@ func (w *world) startCloud() {
 
 // startServer starts the provider anew, as after a kill -9.
 func (w *world) startServer() {
-	w.server = provider.New(provider.Options{Catalogue: nodegroup.New(w.config, w.cloud.TemplateID), Backend: w.cloud, Now: w.now})
 	for range 100 { // the flaky cloud fails one call in ten
-		err := w.server.Start(context.Background())
+		server, err := provider.New(context.Background(), provider.Options{
+			Catalogue: nodegroup.New(w.config, w.cloud.TemplateID), Backend: w.cloud, Now: w.now,
+		})
 		if err == nil {
-			w.outside = false
+			w.server, w.outside = server, false
 			return
 		}
 		if !errors.Is(err, cloud.ErrUnavailable) {

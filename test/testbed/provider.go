@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"gpu-node-provider/provider"
+	"gpu-node-provider/provider/report"
 	"gpu-node-provider/test/freeport"
 	"gpu-node-provider/test/process"
 )
@@ -237,7 +237,7 @@ func (b *Bed) ProviderMemory() (float64, error) {
 }
 
 // Report is what the provider says of itself.
-func (b *Bed) Report(ctx context.Context) (r provider.Report, err error) {
+func (b *Bed) Report(ctx context.Context) (r report.Provider, err error) {
 	return r, b.get(ctx, "/report.json", &r)
 }
 

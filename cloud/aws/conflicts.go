@@ -6,23 +6,17 @@ import (
 	"fmt"
 	"slices"
 
+	"gpu-node-provider/cloud"
+
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 )
 
-// Meddling is a setting of a group by which AWS ends machines under their trainers,
-// or changes how many there are, without asking anybody.
-type Meddling struct {
-	Group string // node group
-	// What it is, and Do what switches it off.
-	What, Do string
-}
-
-// Meddling looks for such settings in all configured groups, in their order. Groups
+// Conflicts looks for such settings in all configured groups, in their order. Groups
 // that are not there have none. What can be read is returned with an error, too. It
 // costs a few calls, so it is for people who ask.
-func (c *Cloud) Meddling(ctx context.Context) ([]Meddling, error) {
+func (c *Cloud) Conflicts(ctx context.Context) ([]cloud.Conflict, error) {
 	groups, err := c.groups()
 	if err != nil {
 		return nil, err
@@ -37,7 +31,7 @@ func (c *Cloud) Meddling(ctx context.Context) ([]Meddling, error) {
 	}
 	scheduled, problem := c.scheduledActions(ctx, names)
 	policies, another := c.scalingPolicies(ctx, names)
-	var all []Meddling
+	var all []cloud.Conflict
 	for _, g := range groups {
 		asg := seen[g.asg].asg
 		if asg == nil {
@@ -59,23 +53,23 @@ func (c *Cloud) Meddling(ctx context.Context) ([]Meddling, error) {
 }
 
 // settings are those of the group itself.
-func settings(asg *types.AutoScalingGroup) (found []Meddling) {
+func settings(asg *types.AutoScalingGroup) (found []cloud.Conflict) {
 	name := awssdk.ToString(asg.AutoScalingGroupName)
 	update := "aws autoscaling update-auto-scaling-group --auto-scaling-group-name " + name
 	if len(asg.AvailabilityZones) > 1 && !suspended(asg, "AZRebalance") {
-		found = append(found, Meddling{
+		found = append(found, cloud.Conflict{
 			What: fmt.Sprintf("AZRebalance is on, and %s spans %d zones: it ends machines to even them out", name, len(asg.AvailabilityZones)),
 			Do:   fmt.Sprintf("aws autoscaling suspend-processes --auto-scaling-group-name %s --scaling-processes AZRebalance", name),
 		})
 	}
 	if seconds := awssdk.ToInt32(asg.MaxInstanceLifetime); seconds > 0 {
-		found = append(found, Meddling{
+		found = append(found, cloud.Conflict{
 			What: fmt.Sprintf("MaxInstanceLifetime of %s is %d s: each machine is ended at that age", name, seconds),
 			Do:   update + " --max-instance-lifetime 0",
 		})
 	}
 	if awssdk.ToBool(asg.CapacityRebalance) {
-		found = append(found, Meddling{
+		found = append(found, cloud.Conflict{
 			What: fmt.Sprintf("CapacityRebalance of %s is on: a Spot machine at risk is ended before it is interrupted", name),
 			Do:   update + " --no-capacity-rebalance",
 		})
@@ -84,8 +78,8 @@ func settings(asg *types.AutoScalingGroup) (found []Meddling) {
 }
 
 // scheduledActions are those of the groups, by Auto Scaling group.
-func (c *Cloud) scheduledActions(ctx context.Context, names []string) (map[string][]Meddling, error) {
-	found := map[string][]Meddling{}
+func (c *Cloud) scheduledActions(ctx context.Context, names []string) (map[string][]cloud.Conflict, error) {
+	found := map[string][]cloud.Conflict{}
 	pages := autoscaling.NewDescribeScheduledActionsPaginator(c.asg, &autoscaling.DescribeScheduledActionsInput{MaxRecords: awssdk.Int32(pageSize)})
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
@@ -95,7 +89,7 @@ func (c *Cloud) scheduledActions(ctx context.Context, names []string) (map[strin
 		for _, action := range page.ScheduledUpdateGroupActions {
 			group, name := awssdk.ToString(action.AutoScalingGroupName), awssdk.ToString(action.ScheduledActionName)
 			if slices.Contains(names, group) {
-				found[group] = append(found[group], Meddling{
+				found[group] = append(found[group], cloud.Conflict{
 					What: fmt.Sprintf("scheduled action %s of %s changes its size", name, group),
 					Do:   fmt.Sprintf("aws autoscaling delete-scheduled-action --auto-scaling-group-name %s --scheduled-action-name %s", group, name),
 				})
@@ -106,8 +100,8 @@ func (c *Cloud) scheduledActions(ctx context.Context, names []string) (map[strin
 }
 
 // scalingPolicies are those of the groups that are in force, by Auto Scaling group.
-func (c *Cloud) scalingPolicies(ctx context.Context, names []string) (map[string][]Meddling, error) {
-	found := map[string][]Meddling{}
+func (c *Cloud) scalingPolicies(ctx context.Context, names []string) (map[string][]cloud.Conflict, error) {
+	found := map[string][]cloud.Conflict{}
 	pages := autoscaling.NewDescribePoliciesPaginator(c.asg, &autoscaling.DescribePoliciesInput{MaxRecords: awssdk.Int32(pageSize)})
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
@@ -117,7 +111,7 @@ func (c *Cloud) scalingPolicies(ctx context.Context, names []string) (map[string
 		for _, policy := range page.ScalingPolicies {
 			group, name := awssdk.ToString(policy.AutoScalingGroupName), awssdk.ToString(policy.PolicyName)
 			if slices.Contains(names, group) && inForce(policy) {
-				found[group] = append(found[group], Meddling{
+				found[group] = append(found[group], cloud.Conflict{
 					What: fmt.Sprintf("scaling policy %s of %s changes its size", name, group),
 					Do:   fmt.Sprintf("aws autoscaling delete-policy --auto-scaling-group-name %s --policy-name %s", group, name),
 				})

@@ -1,7 +1,6 @@
-package main
+package aws
 
 import (
-	"os"
 	"strings"
 	"testing"
 
@@ -13,13 +12,14 @@ import (
 	"gpu-node-provider/cloud/aws"
 	"gpu-node-provider/cloud/aws/awstest"
 	"gpu-node-provider/provider/config"
+	"gpu-node-provider/provider/nodegroup"
 )
 
 const template = "k8s.io/cluster-autoscaler/node-template/"
 
-// surveyed is a survey of a stand-in for AWS, of a file with one group, t4, and
+// newCompletion completes, from a stand-in for AWS, a file with the given groups and
 // discovery by the tag gpu.
-func newSurveyed(t *testing.T, groups string) (*survey, *awstest.Stub, *config.Config) {
+func newCompletion(t *testing.T, groups string) (*nodegroup.Completion, *awstest.Stub, *config.Config) {
 	t.Helper()
 	t.Setenv("AWS_ACCESS_KEY_ID", "testing")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "testing")
@@ -35,12 +35,12 @@ redis: {addresses: ["127.0.0.1:1"]}
 nodeGroups: [` + groups + `]
 `))
 	require.NoError(t, err)
-	return newSurvey(backend, zaptest.NewLogger(t)), stub, c
+	return &nodegroup.Completion{Machines: backend.Machines, Discover: backend.Discover, Log: zaptest.NewLogger(t)}, stub, c
 }
 
 const t4InFile = `{id: t4, maxSize: 4, autoScalingGroup: T4, labels: {accelerator: from-file}}`
 
-// latest is a launch template that is read at each survey.
+// latest is a launch template that is read at each completion.
 func latest(stub *awstest.Stub, name string) *awstest.LaunchTemplate {
 	t := awstest.LaunchTemplate{ID: "lt-" + name, Name: name, Version: "1"}
 	stub.AddLaunchTemplate(t, "g4dn.xlarge")
@@ -49,12 +49,12 @@ func latest(stub *awstest.Stub, name string) *awstest.LaunchTemplate {
 }
 
 func TestFileWinsOverTagsOverType(t *testing.T) {
-	s, stub, c := newSurveyed(t, t4InFile)
+	s, stub, c := newCompletion(t, t4InFile)
 	stub.CreateGroup(awstest.Group{Name: "T4", Max: 9, Tags: map[string]string{
 		template + "label/accelerator": "from-tag", template + "label/team": "vision", template + "taint/nvidia.com/gpu": "present:NoSchedule",
 		template + "resources/ephemeral-storage": "200Gi", template + "resources/cpu": "3",
 	}})
-	whole, err := s.complete(t.Context(), c)
+	whole, err := s.Complete(t.Context(), c)
 	require.NoError(t, err)
 	require.Len(t, whole.NodeGroups, 1)
 	g := whole.NodeGroups[0]
@@ -75,14 +75,14 @@ func TestFileWinsOverTagsOverType(t *testing.T) {
 }
 
 func TestDiscovery(t *testing.T) {
-	s, stub, c := newSurveyed(t, t4InFile)
+	s, stub, c := newCompletion(t, t4InFile)
 	tags := map[string]string{"gpu": "yes", template + "label/accelerator": "nvidia-tesla-t4"}
 	stub.CreateGroup(awstest.Group{Name: "T4", Max: 9, Tags: tags})
 	stub.CreateGroup(awstest.Group{Name: "train", Min: 1, Max: 7, Desired: 1, Tags: tags})
 	stub.CreateGroup(awstest.Group{Name: "Train", Max: 7, Tags: tags})
 	stub.CreateGroup(awstest.Group{Name: "unlabelled", Max: 7, Tags: map[string]string{"gpu": ""}})
 	stub.CreateGroup(awstest.Group{Name: "other", Max: 7})
-	whole, err := s.complete(t.Context(), c)
+	whole, err := s.Complete(t.Context(), c)
 	require.NoError(t, err)
 	byASG := map[string]config.NodeGroup{}
 	for _, g := range whole.NodeGroups {
@@ -98,15 +98,15 @@ func TestDiscovery(t *testing.T) {
 
 	before := byASG["Train"].ID
 	stub.DeleteGroup("train")
-	again, err := s.complete(t.Context(), c)
+	again, err := s.Complete(t.Context(), c)
 	require.NoError(t, err)
 	require.Contains(t, ids(again), before, "who else is there changes no id")
 
-	stay := leaving(whole, again, func(group string) int { return strings.Count(group, "train") })
+	stay := nodegroup.Leaving(whole, again, func(group string) int { return strings.Count(group, "train") })
 	require.Len(t, stay, 1)
 	require.Equal(t, "train", stay[0].ID)
 	require.True(t, stay[0].Retired)
-	require.Empty(t, leaving(whole, again, func(string) int { return 0 }))
+	require.Empty(t, nodegroup.Leaving(whole, again, func(string) int { return 0 }))
 }
 
 func ids(c *config.Config) (all []string) {
@@ -117,8 +117,8 @@ func ids(c *config.Config) (all []string) {
 }
 
 func TestNothingDiscovered(t *testing.T) {
-	s, _, c := newSurveyed(t, "")
-	_, err := s.complete(t.Context(), c)
+	s, _, c := newCompletion(t, "")
+	_, err := s.Complete(t.Context(), c)
 	require.ErrorIs(t, err, cloud.ErrUnavailable, "no group at all would be believed")
 	require.ErrorContains(t, err, "no Auto Scaling group in us-east-1 carries the tags")
 }
@@ -127,57 +127,35 @@ func TestNothingDiscovered(t *testing.T) {
 // in quotas, so what was known of it stays; and without ever having been known it
 // is waited for.
 func TestThrottledLaunchTemplate(t *testing.T) {
-	s, stub, c := newSurveyed(t, t4InFile)
+	s, stub, c := newCompletion(t, t4InFile)
 	tags := map[string]string{"gpu": "yes", template + "label/accelerator": "nvidia-tesla-t4"}
 	stub.CreateGroup(awstest.Group{Name: "T4", Max: 9, LaunchTemplate: latest(stub, "a")})
 	stub.CreateGroup(awstest.Group{Name: "found", Max: 9, LaunchTemplate: latest(stub, "b"), Tags: tags})
 	throttled := awstest.Rule{Action: "DescribeLaunchTemplateVersions", Fault: awstest.Throttle()}
 	undo := stub.Faults(throttled)
-	_, err := s.complete(t.Context(), c)
+	_, err := s.Complete(t.Context(), c)
 	require.ErrorIs(t, err, cloud.ErrThrottled)
 	undo()
-	whole, err := s.complete(t.Context(), c)
+	whole, err := s.Complete(t.Context(), c)
 	require.NoError(t, err)
 	require.Len(t, whole.NodeGroups, 2)
 	stub.Faults(throttled)
-	again, err := s.complete(t.Context(), c)
+	again, err := s.Complete(t.Context(), c)
 	require.NoError(t, err)
-	require.True(t, sameGroups(whole, again))
+	require.True(t, nodegroup.SameGroups(whole, again))
 
 	changed := *c
 	changed.NodeGroups = []config.NodeGroup{c.NodeGroups[0]}
 	changed.NodeGroups[0].MaxSize, changed.NodeGroups[0].Labels = 7, map[string]string{"accelerator": "another"}
-	again, err = s.complete(t.Context(), &changed)
+	again, err = s.Complete(t.Context(), &changed)
 	require.NoError(t, err)
 	require.Equal(t, 7, again.NodeGroups[0].MaxSize, "a change of the file is no matter of AWS")
 	require.Equal(t, "another", again.NodeGroups[0].Labels["accelerator"])
 	require.False(t, again.NodeGroups[0].Capacity.Cpu().IsZero())
 
 	changed.NodeGroups[0].Labels = nil
-	again, err = s.complete(t.Context(), &changed)
+	again, err = s.Complete(t.Context(), &changed)
 	require.NoError(t, err)
 	require.Contains(t, again.NodeGroups[0].Unknown, "accelerator", "it has a GPU and no label for it, and status says so")
 	require.False(t, again.NodeGroups[0].Capacity.Cpu().IsZero(), "its machines count in quotas all the same")
-}
-
-// TestChangedFileIsTriedAgain: a good file that AWS is in the way of comes into
-// force once AWS answers.
-func TestChangedFileIsTriedAgain(t *testing.T) {
-	t.Setenv("AWS_MAX_ATTEMPTS", "1")
-	stub := awstest.NewStub(t)
-	stub.CreateGroup(awstest.Group{Name: "train", Max: 20})
-	grpcPort, httpPort := freePort(t), freePort(t)
-	file := onAWS(t, stub.URL(), ports(grpcPort, httpPort), group("train"))
-	start(t, "serve", "--config", file)
-	report := func() string { return text(t, "http://"+httpPort+"/report.json") }
-	eventually(t, "it serves", func() bool { return strings.Contains(report(), `"maxSize":10`) })
-	undo := stub.Faults(awstest.Rule{Action: "DescribeAutoScalingGroups", Fault: awstest.Throttle()})
-	known, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(known), "maxSize: 10", "maxSize: 11", 1)), 0o600))
-	eventually(t, "status says why it is not in force", func() bool { return strings.Contains(report(), "reloadError") })
-	undo()
-	eventually(t, "it is in force", func() bool {
-		return strings.Contains(report(), `"maxSize":11`) && !strings.Contains(report(), "reloadError")
-	})
 }

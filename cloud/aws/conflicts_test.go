@@ -10,8 +10,8 @@ import (
 	"gpu-node-provider/cloud/aws/awstest"
 )
 
-// TestMeddling: what AWS does to a group by itself is found, of our groups only.
-func TestMeddling(t *testing.T) {
+// TestConflicts: what AWS does to a group by itself is found, of our groups only.
+func TestConflicts(t *testing.T) {
 	stub := awstest.NewStub(t)
 	zones := []string{"us-east-1a", "us-east-1b"}
 	stub.CreateGroup(awstest.Group{Name: "quiet", Max: 9, Zones: zones, Suspended: []string{"AZRebalance"}})
@@ -38,19 +38,19 @@ func TestMeddling(t *testing.T) {
 		{ID: "m", AutoScalingGroup: "missing"},
 		{ID: "s", AutoScalingGroup: "suspended"},
 	}))
-	found, err := c.Meddling(t.Context())
+	found, err := c.Conflicts(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []Meddling{
-		{"l", "AZRebalance is on, and loud spans 2 zones: it ends machines to even them out", "aws autoscaling suspend-processes --auto-scaling-group-name loud --scaling-processes AZRebalance"},
-		{"l", "MaxInstanceLifetime of loud is 86400 s: each machine is ended at that age", "aws autoscaling update-auto-scaling-group --auto-scaling-group-name loud --max-instance-lifetime 0"},
-		{"l", "CapacityRebalance of loud is on: a Spot machine at risk is ended before it is interrupted", "aws autoscaling update-auto-scaling-group --auto-scaling-group-name loud --no-capacity-rebalance"},
-		{"l", "scheduled action night of loud changes its size", "aws autoscaling delete-scheduled-action --auto-scaling-group-name loud --scheduled-action-name night"},
-		{"l", "scaling policy busy of loud changes its size", "aws autoscaling delete-policy --auto-scaling-group-name loud --policy-name busy"},
+	require.Equal(t, []cloud.Conflict{
+		{Group: "l", What: "AZRebalance is on, and loud spans 2 zones: it ends machines to even them out", Do: "aws autoscaling suspend-processes --auto-scaling-group-name loud --scaling-processes AZRebalance"},
+		{Group: "l", What: "MaxInstanceLifetime of loud is 86400 s: each machine is ended at that age", Do: "aws autoscaling update-auto-scaling-group --auto-scaling-group-name loud --max-instance-lifetime 0"},
+		{Group: "l", What: "CapacityRebalance of loud is on: a Spot machine at risk is ended before it is interrupted", Do: "aws autoscaling update-auto-scaling-group --auto-scaling-group-name loud --no-capacity-rebalance"},
+		{Group: "l", What: "scheduled action night of loud changes its size", Do: "aws autoscaling delete-scheduled-action --auto-scaling-group-name loud --scheduled-action-name night"},
+		{Group: "l", What: "scaling policy busy of loud changes its size", Do: "aws autoscaling delete-policy --auto-scaling-group-name loud --policy-name busy"},
 	}, found)
 
 	for _, action := range []string{"DescribeScheduledActions", "DescribePolicies"} {
 		undo := stub.Faults(awstest.Rule{Action: action, Fault: awstest.Deny()})
-		some, err := c.Meddling(t.Context())
+		some, err := c.Conflicts(t.Context())
 		require.ErrorIs(t, err, cloud.ErrDenied)
 		require.ErrorContains(t, err, action)
 		require.Len(t, some, len(found)-1, "what can be read")

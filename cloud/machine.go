@@ -1,0 +1,50 @@
+package cloud
+
+// Machine is what the cloud's own description of a group says of its machines,
+// before any has been launched.
+type Machine struct {
+	// Problem is why nothing else is known, in one of this package's classes; nil otherwise.
+	Problem error
+
+	// InstanceTypes are the types that the cloud may launch.
+	InstanceTypes []string
+	// Least is what every machine has: of each resource the smallest amount of all
+	// types. Template Nodes are made from it.
+	Least Resources
+	// Most is what one machine can use of a quota: of each resource the largest amount.
+	Most Resources
+	// Architecture is amd64 or arm64; empty when the types differ.
+	Architecture string
+	// Zones are the group's zones, Min and Max the cloud's own bounds of its size.
+	Zones    []string
+	Min, Max int
+	// HourlyPrice is that of the dearest type in US dollars, since a budget must hold
+	// whichever type is launched; nil when the price of one type is not known.
+	HourlyPrice *float64
+	// Tags are what the group's tags declare about its Nodes.
+	Tags NodeTags
+}
+
+// Resources are amounts of one machine, before anything is reserved.
+type Resources struct {
+	VCPUs     int
+	MemoryMiB int64
+	// Pods is the largest number of Pods, by the addresses that a machine can have.
+	Pods int
+	// GPUs are counts by the resource name of the maker's device plugin, such as
+	// nvidia.com/gpu; empty without GPUs.
+	GPUs map[string]int
+}
+
+// NodeTags are what a group's tags declare about its Nodes.
+type NodeTags struct {
+	Labels map[string]string
+	Taints []Taint
+	// Resources are quantities by resource name, not parsed.
+	Resources map[string]string
+	// Ignored are keys of tags that declare nothing known, such as a taint without an effect.
+	Ignored []string
+}
+
+// Taint is a taint of a Node.
+type Taint struct{ Key, Value, Effect string }

@@ -1,0 +1,229 @@
+package nodegroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"gpu-node-provider/cloud"
+	"gpu-node-provider/provider/config"
+)
+
+// Completion fills in what a node group file leaves open from the cloud's own
+// description of the groups: the file wins over a group's tags, the tags over the
+// instance type. One goroutine at a time may use it.
+type Completion struct {
+	// Machines describes the machines of Auto Scaling groups, by the group's name.
+	Machines func(ctx context.Context, groups []string) (map[string]cloud.Machine, error)
+	// Discover lists the Auto Scaling groups that carry all the tags; an empty value
+	// stands for any.
+	Discover func(ctx context.Context, tags map[string]string) ([]string, error)
+	Log      *zap.Logger
+
+	known  map[string]cloud.Machine // the last good description, by Auto Scaling group
+	logged map[string]string        // the problem logged last, by Auto Scaling group
+}
+
+// Complete returns a copy of the configuration in which the cloud's description
+// completes every group, and discovered groups are added. A group that the cloud
+// cannot describe has its Unknown set. It fails when the cloud fails, and with
+// cloud.ErrUnavailable when there would be no group at all.
+func (c *Completion) Complete(ctx context.Context, file *config.Config) (*config.Config, error) {
+	next := *file
+	next.NodeGroups = slices.Clone(file.NodeGroups)
+	inFile := len(next.NodeGroups)
+	if file.Cloud.AWS.Discovery != nil {
+		found, err := c.Discover(ctx, file.Cloud.AWS.Discovery.Tags)
+		if err != nil {
+			return nil, fmt.Errorf("cloud.aws.discovery: %w", err)
+		}
+		next.NodeGroups = append(next.NodeGroups, discovered(found, file)...)
+	}
+	if len(next.NodeGroups) == 0 {
+		return nil, fmt.Errorf("cloud.aws.discovery: no Auto Scaling group in %s carries the tags, and nodeGroups is empty: %w", file.Cloud.AWS.Region, cloud.ErrUnavailable)
+	}
+	names := make([]string, 0, len(next.NodeGroups))
+	for _, g := range next.NodeGroups {
+		names = append(names, g.AutoScalingGroup)
+	}
+	machines, err := c.Machines(ctx, names)
+	if err != nil {
+		return nil, fmt.Errorf("reading the instance types of node groups: %w", err)
+	}
+	for n := range next.NodeGroups {
+		g := &next.NodeGroups[n]
+		if *g, err = c.group(file, *g, machines[g.AutoScalingGroup], n >= inFile); err != nil {
+			return nil, err
+		}
+	}
+	return &next, nil
+}
+
+// group completes one group. While the cloud does not describe its machines, the last
+// description stays in use, since without one they would use nothing of a quota. The
+// result is validated by the rules of the file, as those about GPUs need the description.
+func (c *Completion) group(file *config.Config, g config.NodeGroup, m cloud.Machine, found bool) (config.NodeGroup, error) {
+	problem := m.Problem
+	switch last, known := c.known[g.AutoScalingGroup]; {
+	case problem == nil:
+		if c.known == nil {
+			c.known = map[string]cloud.Machine{}
+		}
+		c.known[g.AutoScalingGroup] = m
+	case known:
+		m = last
+	case Passing(problem):
+		return g, fmt.Errorf("node group %s: %w", g.ID, problem)
+	default:
+		c.log(g.AutoScalingGroup, problem)
+		g.Unknown = problem.Error()
+		return g, nil
+	}
+	whole := completed(g, m, found)
+	if wrong := alone(file, whole).Validate(); wrong != nil {
+		whole.Unknown, problem = wrong.Error(), wrong
+	}
+	c.log(g.AutoScalingGroup, problem)
+	return whole, nil
+}
+
+// log logs a problem of a group when it changes.
+func (c *Completion) log(asg string, problem error) {
+	text := ""
+	if problem != nil {
+		text = problem.Error()
+	}
+	if c.logged[asg] == text {
+		return
+	}
+	if c.logged == nil {
+		c.logged = map[string]string{}
+	}
+	c.logged[asg] = text
+	if problem != nil {
+		c.Log.Error("failed to complete the node group of an Auto Scaling group", zap.String("auto_scaling_group", asg), zap.Error(problem))
+	}
+}
+
+// Passing reports whether time alone may heal an error of the cloud.
+func Passing(err error) bool {
+	for _, class := range []error{cloud.ErrThrottled, cloud.ErrUnavailable, context.DeadlineExceeded} {
+		if errors.Is(err, class) {
+			return true
+		}
+	}
+	return false
+}
+
+// alone is a configuration with one group, to validate that group.
+func alone(c *config.Config, g config.NodeGroup) *config.Config {
+	one := *c
+	one.NodeGroups, one.Quotas = []config.NodeGroup{g}, nil
+	return &one
+}
+
+// SameGroups reports whether two completed files have equal node groups.
+func SameGroups(a, b *config.Config) bool {
+	return equality.Semantic.DeepEqual(a.NodeGroups, b.NodeGroups)
+}
+
+// completed fills in what the file leaves open.
+func completed(g config.NodeGroup, m cloud.Machine, found bool) config.NodeGroup {
+	if found {
+		g.MinSize, g.MaxSize = m.Min, m.Max
+	}
+	if len(g.Zones) == 0 {
+		g.Zones = m.Zones
+	}
+	if g.InstanceType == "" && len(m.InstanceTypes) == 1 {
+		g.InstanceType = m.InstanceTypes[0]
+	}
+	if m.Architecture != "" {
+		g.Arch = m.Architecture
+	}
+	labels := maps.Clone(m.Tags.Labels)
+	maps.DeleteFunc(labels, func(key, _ string) bool { return key == corev1.LabelHostname || key == Label })
+	maps.Copy(labels, g.Labels)
+	g.Labels = labels
+	g.Taints = mergedTaints(g.Taints, m.Tags.Taints)
+	byType := g.Capacity.Cpu().IsZero()
+	g.MostCapacity = capacity(m.Most, g.Capacity, m.Tags.Resources)
+	g.Capacity = capacity(m.Least, g.Capacity, m.Tags.Resources)
+	if byType && len(g.Reserved) == 0 {
+		g.Reserved = eksReserved(g.Capacity)
+	}
+	if g.HourlyPrice == nil {
+		g.HourlyPrice = m.HourlyPrice
+	}
+	return g
+}
+
+// mergedTaints are the file's taints, and those of the tags that the file does not set.
+func mergedTaints(file []corev1.Taint, tags []cloud.Taint) []corev1.Taint {
+	all := slices.Clone(file)
+	for _, t := range tags {
+		taint := corev1.Taint{Key: t.Key, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)}
+		if !slices.ContainsFunc(all, func(have corev1.Taint) bool { return have.MatchTaint(&taint) }) {
+			all = append(all, taint)
+		}
+	}
+	return all
+}
+
+// defaultEphemeralStorage stands for the root volume, whose size only the image tells.
+// A Pod that asks for more fits no template.
+const defaultEphemeralStorage = "100Gi"
+
+// capacity is that of a node: the type's amounts, the tags' over them, the file's over all.
+func capacity(r cloud.Resources, file corev1.ResourceList, tags map[string]string) corev1.ResourceList {
+	all := corev1.ResourceList{
+		corev1.ResourceCPU:              *resource.NewQuantity(int64(r.VCPUs), resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(r.MemoryMiB<<20, resource.BinarySI),
+		corev1.ResourceEphemeralStorage: resource.MustParse(defaultEphemeralStorage),
+	}
+	if r.Pods > 0 {
+		all[corev1.ResourcePods] = *resource.NewQuantity(int64(r.Pods), resource.DecimalSI)
+	}
+	for name, n := range r.GPUs {
+		all[corev1.ResourceName(name)] = *resource.NewQuantity(int64(n), resource.DecimalSI)
+	}
+	for name, text := range tags {
+		if q, err := resource.ParseQuantity(text); err == nil { // a tag that does not parse changes nothing
+			all[corev1.ResourceName(name)] = q
+		}
+	}
+	maps.Copy(all, file)
+	return all
+}
+
+// eksReserved is what the kubelet of the EKS images reserves, by
+// https://github.com/awslabs/amazon-eks-ami (nodeadm, internal/kubelet/config.go):
+// memory 255 MiB + 11 MiB a Pod, and 100 MiB of eviction threshold; of CPU 6 % of the
+// first core, 1 % of the second, 0.5 % of two more and 0.25 % of the rest; 1 GiB of disk.
+func eksReserved(c corev1.ResourceList) corev1.ResourceList {
+	var milli int64
+	for core := range c.Cpu().Value() {
+		switch {
+		case core < 1:
+			milli += 600
+		case core < 2:
+			milli += 100
+		case core < 4:
+			milli += 50
+		default:
+			milli += 25
+		}
+	}
+	return corev1.ResourceList{
+		corev1.ResourceCPU:              *resource.NewMilliQuantity(milli/10, resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity((255+11*c.Pods().Value()+100)<<20, resource.BinarySI),
+		corev1.ResourceEphemeralStorage: resource.MustParse("1Gi"),
+	}
+}
