@@ -134,8 +134,8 @@ func TestNodeTags(t *testing.T) {
 		return scalingtypes.TagDescription{Key: &key, Value: &value}
 	}
 	require.Equal(t, cloud.NodeTags{
-		Labels:    map[string]string{"accelerator": "nvidia-tesla-t4", "example.com/pool": "a", "empty": ""},
-		Taints:    []cloud.Taint{
+		Labels: map[string]string{"accelerator": "nvidia-tesla-t4", "example.com/pool": "a", "empty": ""},
+		Taints: []cloud.Taint{
 			{Key: "nvidia.com/gpu", Value: "present", Effect: "NoSchedule"}, {Key: "spot", Effect: "PreferNoSchedule"}, {Key: "dedicated", Value: "x", Effect: "NoExecute"},
 		},
 		Resources: map[string]string{"ephemeral-storage": "100Gi", "nvidia.com/gpu": "2"},

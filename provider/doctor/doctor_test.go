@@ -172,7 +172,9 @@ func TestWhatIsWrong(t *testing.T) {
 				"use Cluster Autoscaler's flags instead where you can",
 		},
 		"somebody else": {
-			func(s *Scene) { s.Conflicts = []cloud.Conflict{{Group: "t4", What: "AZRebalance is on", Do: "suspend it"}} },
+			func(s *Scene) {
+				s.Conflicts = []cloud.Conflict{{Group: "t4", What: "AZRebalance is on", Do: "suspend it"}}
+			},
 			"fail cloud: node group t4: AZRebalance is on → suspend it",
 		},
 		"cloud": {
