@@ -3,14 +3,16 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -60,6 +62,27 @@ func (p *program) run(t *testing.T, stdout io.Writer, args ...string) {
 		cancel()
 		p.wait(t)
 	})
+}
+
+// startProgram runs a command as a process of its own.
+func startProgram(t *testing.T, args ...string) *program {
+	t.Helper()
+	p := &program{code: make(chan int, 1)}
+	c := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], args...)
+	c.Env = append(os.Environ(), asProgram+"=1")
+	c.Stdout, c.Stderr = &p.stdout, &p.stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	require.NoError(t, c.Start())
+	p.stop = func() { _ = c.Process.Signal(syscall.SIGTERM) } // it may have ended by itself
+	go func() {
+		_ = c.Wait() // the exit code tells
+		p.code <- c.ProcessState.ExitCode()
+	}()
+	t.Cleanup(func() {
+		p.stop()
+		p.wait(t)
+	})
+	return p
 }
 
 // wait waits for the end and returns the exit code.
@@ -149,17 +172,19 @@ func listen(t *testing.T, address string) net.Listener {
 	return l
 }
 
-var (
-	grpcLine = regexp.MustCompile(`(?m)^\s+gRPC\s+(\S+)`)
-	httpLine = regexp.MustCompile(`(?m)^\s+HTTP\s+(\S+)`)
-)
-
-// serving starts a provider and waits until it has said where it serves.
+// serving starts a provider and waits until it has logged where it serves.
 func serving(t *testing.T, f file) (p *program, grpc, http string) {
 	t.Helper()
 	p = start(t, "serve", "--config", f.write(t))
-	eventually(t, "it serves", func() bool { return strings.Contains(p.stdout.String(), "Look at it with") || !p.running() })
+	eventually(t, "it serves", func() bool {
+		for line := range strings.Lines(p.stderr.String()) {
+			var entry struct{ Msg, GRPC, HTTP string }
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "serving" {
+				grpc, http = entry.GRPC, entry.HTTP
+			}
+		}
+		return grpc != "" || !p.running()
+	})
 	require.True(t, p.running(), "%s", p.stderr.String())
-	said := p.stdout.String()
-	return p, grpcLine.FindStringSubmatch(said)[1], httpLine.FindStringSubmatch(said)[1]
+	return p, grpc, http
 }
