@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os/user"
 	"strings"
 	"text/tabwriter"
@@ -18,21 +19,22 @@ import (
 	"gpu-node-provider/provider/checkpoint"
 	"gpu-node-provider/provider/guard"
 	"gpu-node-provider/provider/nodegroup"
+	"gpu-node-provider/provider/report"
 )
 
-// person is somebody at a terminal with a kubeconfig.
-type person struct {
+// operator is the user of a command that writes to the cluster.
+type operator struct {
 	kubeconfig string
 	by         string
 }
 
-func (p *person) flags(c *cobra.Command) {
-	c.Flags().StringVar(&p.kubeconfig, "kubeconfig", "", "how to reach the cluster (default: KUBECONFIG, else ~/.kube/config)")
+func (o *operator) kubeconfigFlag(c *cobra.Command) {
+	c.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster (default: KUBECONFIG, else ~/.kube/config)")
 }
 
-func (p *person) client() (kubernetes.Interface, error) {
+func (o *operator) client() (kubernetes.Interface, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = p.kubeconfig
+	rules.ExplicitPath = o.kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--kubeconfig: %w", err)}
@@ -40,79 +42,126 @@ func (p *person) client() (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// checkpointCommand holds what a person may say about held nodes. It is said by
-// an annotation of the Node, which the guard carries out and removes: who may say
-// it is a matter of the cluster's own rights.
+// checkpointCommand groups the commands about held nodes. They write an annotation
+// of the Node, which the guard carries out and removes: the cluster's RBAC decides
+// who may use them.
 func checkpointCommand() *cobra.Command {
-	c := &cobra.Command{Use: "checkpoint", Short: "Ask the trainers of a held node for a checkpoint, or let it go without"}
-	c.AddCommand(
-		listCommand(),
-		wishCommand("request NODE", "Ask the trainers of a node for a checkpoint", guard.RequestAnnotation, "asked: the trainers of %s are asked at once; see the Events of their Pods\n"),
-		wishCommand("release NODE", "Let a node go although its trainers have not acknowledged; what they have not saved may be lost", guard.ReleaseAnnotation,
-			"released: %s is no longer held for the training pods that are on it now\n"),
-	)
+	c := &cobra.Command{
+		Use:   "checkpoint",
+		Short: "List held nodes, ask their trainers for a checkpoint, or release them without one",
+		Example: `  gpu-node-provider checkpoint list
+  gpu-node-provider checkpoint request NODE
+  gpu-node-provider checkpoint release NODE`,
+		Args: knownCommand,
+		RunE: showHelp,
+
+		SuggestionsMinimumDistance: 2,
+	}
+	c.AddCommand(listCommand(), requestCommand(), releaseCommand())
 	return c
 }
 
-// listCommand shows what is held, to people who want nothing else.
 func listCommand() *cobra.Command {
 	var address string
+	var output outputFormat
 	c := &cobra.Command{
-		Use: "list", Short: "List the nodes that are held, for which training pods, why, and until when at most", Args: noArguments,
+		Use:   "list",
+		Short: "List held nodes with their training pods, the reason, and until when they are held at most",
+		Example: `  # List what the provider on this machine holds
+  gpu-node-provider checkpoint list
+
+  # Print the names of held nodes
+  gpu-node-provider checkpoint list -o json | jq -r '.[].node'`,
+		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			report, err := fetch(c.Context(), address)
+			state, err := fetch(c.Context(), address)
 			if err != nil {
 				return err
 			}
-			if len(report.Held) == 0 {
-				_, err = fmt.Fprintln(c.OutOrStdout(), "no node is held")
-				return err
-			}
-			w := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 3, ' ', 0)
-			heldRows(report, func(cells ...string) { _, err = fmt.Fprintln(w, strings.Join(cells, "\t")) })
-			return errors.Join(err, w.Flush())
+			return printHeld(c.OutOrStdout(), state, output)
 		},
 	}
-	c.Flags().StringVar(&address, "address", defaultAddress, "the provider's httpAddress")
+	addressFlag(c, &address)
+	outputFlag(c, &output)
 	return c
 }
 
-func wishCommand(use, short, annotation, done string) *cobra.Command {
-	var p person
-	c := &cobra.Command{Use: use, Short: short, Args: oneArgument, RunE: func(c *cobra.Command, args []string) error {
-		client, err := p.client()
+func printHeld(out io.Writer, state report.Provider, output outputFormat) (err error) {
+	if output != asTable {
+		held := state.Held
+		if held == nil {
+			held = []report.Hold{} // an empty list, and not null
+		}
+		return encode(out, held, output)
+	}
+	if len(state.Held) == 0 {
+		_, err = fmt.Fprintln(out, "no node is held")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	heldRows(state, func(cells ...string) { _, err = fmt.Fprintln(w, strings.Join(cells, "\t")) })
+	return errors.Join(err, w.Flush())
+}
+
+func requestCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "request NODE",
+		Short: "Ask the trainers of a node for a checkpoint",
+		Example: `  # Ask now, and see the answer in the Events of the Pods
+  gpu-node-provider checkpoint request NODE
+  kubectl get events --all-namespaces --field-selector involvedObject.kind=Pod`,
+	}
+	return annotating(c, guard.RequestAnnotation, "requested: the trainers of %s are asked for a checkpoint; see the Events of their Pods\n")
+}
+
+func releaseCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "release NODE",
+		Short: "Release a node without a checkpoint; unsaved training is lost",
+		Example: `  # Give up what the trainers of a node have not saved
+  gpu-node-provider checkpoint release NODE --by alex`,
+	}
+	return annotating(c, guard.ReleaseAnnotation, "released: %s is no longer held for the training pods that are on it now\n")
+}
+
+// annotating makes c set an annotation of the Node that it is called with.
+func annotating(c *cobra.Command, annotation, done string) *cobra.Command {
+	var o operator
+	c.Args = oneNode
+	c.RunE = func(c *cobra.Command, args []string) error {
+		client, err := o.client()
 		if err != nil {
 			return err
 		}
-		if err := patch(c.Context(), client, args[0], map[string]any{"annotations": map[string]any{annotation: p.name()}}); err != nil {
+		if err := patch(c.Context(), client, args[0], map[string]any{"annotations": map[string]any{annotation: o.name()}}); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintf(c.OutOrStdout(), done, args[0])
 		return err
-	}}
-	p.flags(c)
-	c.Flags().StringVar(&p.by, "by", "", "who says so, for the log and the Events (default: the user of this machine)")
+	}
+	o.kubeconfigFlag(c)
+	c.Flags().StringVar(&o.by, "by", "", "name of the operator in the log and the Events (default: the user of this machine)")
 	return c
 }
 
-func oneArgument(c *cobra.Command, args []string) error {
+func oneNode(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usageError{fmt.Errorf("%s takes the name of one node, got %q; see %s --help", c.CommandPath(), args, c.CommandPath())}
 	}
 	return nil
 }
 
-func (p *person) name() string {
-	if p.by != "" {
-		return p.by
+func (o *operator) name() string {
+	if o.by != "" {
+		return o.by
 	}
 	if u, err := user.Current(); err == nil {
 		return u.Username
 	}
-	return "somebody"
+	return "unknown"
 }
 
-// patch changes a Node's metadata; nil takes a key away.
+// patch merges into a Node's metadata; a nil value removes its key.
 func patch(ctx context.Context, client kubernetes.Interface, node string, metadata map[string]any) error {
 	text, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
@@ -124,14 +173,20 @@ func patch(ctx context.Context, client kubernetes.Interface, node string, metada
 	return nil
 }
 
-// uninstallCommand takes everything of ours off a cluster.
+// uninstallCommand removes what the provider has written into a cluster.
 func uninstallCommand() *cobra.Command {
-	var p person
+	var o operator
 	var namespace string
 	c := &cobra.Command{
-		Use: "uninstall", Short: "Take the holds and the record off the cluster, after the provider is stopped: held nodes would never scale down again",
-		Args: noArguments, RunE: func(c *cobra.Command, _ []string) error {
-			client, err := p.client()
+		Use:   "uninstall",
+		Short: "Remove the provider's annotations, labels and record from the cluster",
+		Long: "Removes the provider's annotations and labels from all Nodes, and its record of training pods.\n" +
+			"Stop the provider first. Without this, Cluster Autoscaler never removes the nodes that were held.",
+		Example: `  kubectl -n gpu-node-provider scale deployment gpu-node-provider --replicas 0
+  gpu-node-provider uninstall`,
+		Args: noArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			client, err := o.client()
 			if err != nil {
 				return err
 			}
@@ -146,12 +201,13 @@ func uninstallCommand() *cobra.Command {
 			return err
 		},
 	}
-	p.flags(c)
+	o.kubeconfigFlag(c)
 	c.Flags().StringVar(&namespace, "namespace", "gpu-node-provider", "kubernetes.namespace of the node group file")
 	return c
 }
 
-// freeNodes removes our annotations and our label; a person's scale-down-disabled stays.
+// freeNodes removes the provider's annotations and label. A scale-down-disabled
+// that an operator has set stays.
 func freeNodes(ctx context.Context, client kubernetes.Interface) (freed int, err error) {
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {

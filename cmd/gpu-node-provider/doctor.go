@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,19 +29,28 @@ import (
 	"gpu-node-provider/provider/nodegroup"
 )
 
-// errUnwell ends the command with the exit code of a failure, when all has been said.
-var errUnwell = errors.New("something fails, see above")
+// errCheckFailed makes the exit code that of a failure; the findings are printed.
+var errCheckFailed = errors.New("at least one check failed, see above")
 
 func doctorCommand() *cobra.Command {
-	var file, address, kubeconfig, output string
+	var file, address, kubeconfig string
+	var output outputFormat
 	c := &cobra.Command{
 		Use:   "doctor --config FILE",
-		Short: "Check the provider, the cloud, the cluster and Redis, and say what to do",
-		Args:  noArguments,
+		Short: "Check the provider, the cloud, the cluster and Redis, and print how to fix what fails",
+		Long: "Checks the provider, the cloud, the cluster and Redis, and prints how to fix what fails.\n" +
+			"It changes nothing. The exit code is 1 when a check fails; warnings do not count.",
+		Example: `  # Check the provider on this machine
+  gpu-node-provider doctor --config node-groups.yaml
+
+  # Check the provider of a cluster, in its own container
+  kubectl -n gpu-node-provider exec deploy/gpu-node-provider -- \
+    /gpu-node-provider doctor --config /etc/gpu-node-provider/config/config.yaml
+
+  # Print what fails
+  gpu-node-provider doctor --config node-groups.yaml -o json | jq '.[] | select(.level == "fail")'`,
+		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if output != "table" && output != "json" {
-				return usageError{fmt.Errorf("-o %q: it is table or json", output)}
-			}
 			cfg, err := load(file)
 			if err != nil {
 				return err
@@ -50,29 +58,30 @@ func doctorCommand() *cobra.Command {
 			if kubeconfig != "" && cfg.Kubernetes != nil {
 				cfg.Kubernetes.Kubeconfig = kubeconfig
 			}
-			v := visit{config: cfg, address: cmp.Or(address, local(cfg.Server.HTTPAddress))}
-			scene, err := v.scene(c.Context())
+			from := collector{config: cfg, address: cmp.Or(address, local(cfg.Server.HTTPAddress))}
+			snapshot, err := from.collect(c.Context())
 			if err != nil {
 				return err
 			}
-			findings := doctor.Examine(scene)
-			if err := write(c.OutOrStdout(), findings, output); err != nil {
+			findings := doctor.Examine(snapshot)
+			if err := printFindings(c.OutOrStdout(), findings, output); err != nil {
 				return err
 			}
 			if doctor.Worst(findings) == doctor.Fail {
-				return errUnwell
+				return errCheckFailed
 			}
 			return nil
 		},
 	}
 	configFlag(c, &file)
 	c.Flags().StringVar(&address, "address", "", "the provider's httpAddress (default: the file's, on this machine)")
-	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "how to reach the cluster instead of what the file says")
-	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster (default: the file's)")
+	outputFlag(c, &output)
 	return c
 }
 
-// local is an address at which this machine, or this pod, finds what listens on it.
+// local returns an address that reaches a listener of this machine or pod: one on
+// every address cannot be dialled as written.
 func local(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
@@ -81,18 +90,13 @@ func local(address string) string {
 	return address
 }
 
-func write(out io.Writer, findings []doctor.Finding, output string) error {
-	if output == "json" {
-		text, err := json.MarshalIndent(findings, "", "  ")
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(out, "%s\n", text)
-		return err
+func printFindings(out io.Writer, findings []doctor.Finding, output outputFormat) error {
+	if output != asTable {
+		return encode(out, findings, output)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	for _, f := range findings {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", f.Level, f.Check, oneLine(f.Text)) // Flush tells
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", f.Level, f.Check, oneLine(f.Text)) // Flush reports a failure
 		if f.Do != "" {
 			_, _ = fmt.Fprintf(w, "\t\t→ %s\n", oneLine(f.Do))
 		}
@@ -100,33 +104,33 @@ func write(out io.Writer, findings []doctor.Finding, output string) error {
 	return w.Flush()
 }
 
-// oneLine keeps a table one.
+// oneLine keeps a text within its row.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// visit reads everything that the checks look at, once.
-type visit struct {
+// collector reads what the checks need, once.
+type collector struct {
 	config  *config.Config
 	address string
 }
 
-// visitTimeout bounds each reading: whoever asks what is wrong must not wait for what is.
-const visitTimeout = 20 * time.Second
+// collectTimeout bounds each reading, so that a part that hangs is reported.
+const collectTimeout = 20 * time.Second
 
 func bounded(ctx context.Context, read func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, visitTimeout)
+	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()
 	return read(ctx)
 }
 
-func (v *visit) scene(ctx context.Context) (*doctor.Scene, error) {
-	selector, err := labels.Parse(v.config.Checkpoint.PodSelector)
+func (c *collector) collect(ctx context.Context) (*doctor.Scene, error) {
+	selector, err := labels.Parse(c.config.Checkpoint.PodSelector)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("checkpoint.podSelector: %w", err)}
 	}
 	s := &doctor.Scene{
-		Now: time.Now(), Selector: selector, HasCluster: v.config.Kubernetes != nil, Evictions: v.config.Server.WebhookAddress != "",
+		Now: time.Now(), Selector: selector, HasCluster: c.config.Kubernetes != nil, Evictions: c.config.Server.WebhookAddress != "",
 	}
-	for _, part := range []func(context.Context, *doctor.Scene) error{v.cloud, v.cluster, v.provider, v.redis} {
+	for _, part := range []func(context.Context, *doctor.Scene) error{c.cloud, c.cluster, c.provider, c.redis} {
 		if err := part(ctx, s); err != nil {
 			return nil, err
 		}
@@ -134,19 +138,20 @@ func (v *visit) scene(ctx context.Context) (*doctor.Scene, error) {
 	return s, nil
 }
 
-// cloud completes the catalogue, as serve does, and looks for what else changes the groups.
-func (v *visit) cloud(ctx context.Context, s *doctor.Scene) error {
-	if v.config.Cloud.AWS == nil {
-		s.Catalogue = nodegroup.New(v.config, func(group string) string { return group })
+// cloud completes the catalogue, as serve does, and looks for settings that conflict
+// with the provider.
+func (c *collector) cloud(ctx context.Context, s *doctor.Scene) error {
+	if c.config.Cloud.AWS == nil {
+		s.Catalogue = nodegroup.New(c.config, func(group string) string { return group })
 		return nil
 	}
-	backend, err := openAWS(ctx, v.config.Cloud.AWS, zap.NewNop(), nil)
+	backend, err := openAWS(ctx, c.config.Cloud.AWS, zap.NewNop(), nil)
 	if err != nil {
 		return err
 	}
-	whole := v.config
+	whole := c.config
 	s.CatalogueErr = bounded(ctx, func(ctx context.Context) error {
-		completed, err := completionOnAWS(backend, zap.NewNop()).Complete(ctx, v.config)
+		completed, err := completionOnAWS(backend, zap.NewNop()).Complete(ctx, c.config)
 		if err == nil {
 			whole = completed
 		}
@@ -168,11 +173,11 @@ func conflicts(ctx context.Context, backend *aws.Cloud, c *nodegroup.Catalogue) 
 }
 
 // cluster reads Nodes, Pods, namespaces and webhooks.
-func (v *visit) cluster(ctx context.Context, s *doctor.Scene) error {
-	if v.config.Kubernetes == nil {
+func (c *collector) cluster(ctx context.Context, s *doctor.Scene) error {
+	if c.config.Kubernetes == nil {
 		return nil
 	}
-	client, err := kubeClient(v.config.Kubernetes.Kubeconfig)
+	client, err := kubeClient(c.config.Kubernetes.Kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -189,7 +194,8 @@ func (v *visit) cluster(ctx context.Context, s *doctor.Scene) error {
 	return nil
 }
 
-// small is what the checks look at: doctor runs in the provider's own container.
+// small returns what the checks need of a Node: doctor shares the memory limit of
+// the provider's container.
 func small(n *corev1.Node) corev1.Node {
 	return corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels, CreationTimestamp: n.CreationTimestamp},
@@ -198,20 +204,20 @@ func small(n *corev1.Node) corev1.Node {
 	}
 }
 
-// each lists in pages, and holds a few at a time.
+// each lists in pages, so that few objects are in memory at a time.
 func each[L, T runtime.Object](ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), take func(T)) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) })
 	return bounded(ctx, func(ctx context.Context) error {
 		return pages.EachListItem(ctx, metav1.ListOptions{}, func(item runtime.Object) error {
-			take(item.(T)) //nolint:errcheck,forcetypeassert // what the list is of
+			take(item.(T)) //nolint:errcheck,forcetypeassert // the items of L are T
 			return nil
 		})
 	})
 }
 
-// provider asks the one that runs.
-func (v *visit) provider(ctx context.Context, s *doctor.Scene) error {
-	state, err := fetch(ctx, v.address)
+// provider reads the report of the running provider.
+func (c *collector) provider(ctx context.Context, s *doctor.Scene) error {
+	state, err := fetch(ctx, c.address)
 	var by dashboard.StandsBy
 	if errors.As(err, &by) {
 		s.StandsBy, err = string(by), nil
@@ -221,16 +227,16 @@ func (v *visit) provider(ctx context.Context, s *doctor.Scene) error {
 	return nil
 }
 
-// redisTries is how often Redis is asked: a reading has a second, in which a first
-// connection by TLS and Sentinels may not be ready.
+// redisTries is how often Redis is read: each reading has a second, in which a
+// first connection through TLS and Sentinels may not be ready.
 const redisTries = 2
 
-// redis is asked as the provider asks it.
-func (v *visit) redis(ctx context.Context, s *doctor.Scene) error {
-	if v.config.Kubernetes == nil {
+// redis reads as the provider does.
+func (c *collector) redis(ctx context.Context, s *doctor.Scene) error {
+	if c.config.Kubernetes == nil {
 		return nil
 	}
-	store, err := checkpoint.NewStore(redisOptions(v.config.Redis), v.config.Checkpoint.KeyPrefix)
+	store, err := checkpoint.NewStore(redisOptions(c.config.Redis), c.config.Checkpoint.KeyPrefix)
 	if err != nil {
 		return usageError{fmt.Errorf("redis: %w", err)}
 	}
@@ -240,7 +246,7 @@ func (v *visit) redis(ctx context.Context, s *doctor.Scene) error {
 			break
 		}
 	}
-	if s.RedisErr == nil && v.config.Redis.Embedded == nil {
+	if s.RedisErr == nil && c.config.Redis.Embedded == nil {
 		s.RedisWarnings, s.RedisWarningsErr = store.Warnings(ctx)
 	}
 	return nil

@@ -18,7 +18,7 @@ func TestDoctorOfARehearsal(t *testing.T) {
 	p := start(t, "doctor", "--config", path)
 	require.Equal(t, exitFailure, p.wait(t))
 	require.Regexp(t, `(?m)^fail +provider +no provider answers on `+httpPort, p.stdout.String())
-	require.Contains(t, p.stderr.String(), "something fails")
+	require.Contains(t, p.stderr.String(), "at least one check failed")
 
 	start(t, "serve", "--config", path)
 	eventually(t, "it serves", func() bool { return text(t, "http://"+httpPort+"/readyz") == "ok\n" })
@@ -32,6 +32,11 @@ func TestDoctorOfARehearsal(t *testing.T) {
 	var findings []doctor.Finding
 	require.NoError(t, json.Unmarshal([]byte(p.stdout.String()), &findings))
 	require.Equal(t, doctor.Finding{Check: "provider", Level: doctor.OK, Text: "it answers, and its file is in force"}, findings[0])
+
+	asJSON := p.stdout.String()
+	p = start(t, "doctor", "--config", path, "-o", "yaml")
+	require.Zero(t, p.wait(t))
+	requireSameKeys(t, asJSON, p.stdout.String())
 }
 
 func TestDoctorOnAWS(t *testing.T) {
@@ -65,11 +70,11 @@ func TestDoctorOnAWS(t *testing.T) {
 func TestDoctorRefuses(t *testing.T) {
 	path := file{}.write(t)
 	for want, args := range map[string][]string{
-		"--config FILE is missing":  {},
-		"it is table or json":       {"--config", path, "-o", "xml"},
-		"doctor takes no arguments": {"--config", path, "t4"},
-		"unknown flag":              {"--fix"},
-		"no such file or directory": {"--config", path + ".none"},
+		"--config FILE is missing":    {},
+		"must be table, json or yaml": {"--config", path, "-o", "xml"},
+		"doctor takes no arguments":   {"--config", path, "t4"},
+		"unknown flag":                {"--fix"},
+		"no such file or directory":   {"--config", path + ".none"},
 		"kubernetes.kubeconfig: \"/none/kubeconfig\" cannot be read": {"--config", file{rest: "kubernetes: {kubeconfig: /none/kubeconfig}"}.write(t)},
 	} {
 		p := start(t, append([]string{"doctor"}, args...)...)
@@ -95,9 +100,9 @@ func TestDoctorHearsTheProvider(t *testing.T) {
 			Quotas: []report.Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Used: 2, Limit: 4, Source: "AWS", ReadAt: &at, Problem: "denied"}},
 		}
 	})
-	v := visit{address: w.address}
+	from := collector{address: w.address}
 	var s doctor.Scene
-	require.NoError(t, v.provider(t.Context(), &s))
+	require.NoError(t, from.provider(t.Context(), &s))
 	require.NoError(t, s.ProviderErr)
 	require.Equal(t, w.report.NodeGroups, s.Provider.NodeGroups)
 	require.Equal(t, w.report.Quotas, s.Provider.Quotas)

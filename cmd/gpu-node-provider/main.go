@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,7 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// Exit codes: a person can put a usage error right, the rest is for the log.
+// Exit codes: the caller can correct a usage error, other failures need a look at the log.
 const (
 	exitFailure = 1
 	exitUsage   = 2
@@ -35,51 +36,98 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// run is the whole program, with its exit code.
+// loggedError is an error that the log has already: it is not printed again.
+type loggedError struct{ error }
+
+func (e loggedError) Unwrap() error { return e.error }
+
+// run executes a command line and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := &cobra.Command{
-		Use:           "gpu-node-provider",
-		Short:         "GPU node groups for Cluster Autoscaler (--cloud-provider=externalgrpc)",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError{fmt.Errorf("no command %q; see gpu-node-provider --help", args[0])}
-			}
-			return nil
-		},
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
+	root := rootCommand()
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w; see %s --help", err, c.CommandPath())}
-	})
-	root.AddCommand(serveCommand(), validateCommand(), statusCommand(), doctorCommand(), checkpointCommand(), certsCommand(), uninstallCommand(), versionCommand())
-	err := root.ExecuteContext(ctx)
+	return exitCode(root.ExecuteContext(ctx), stderr)
+}
+
+// exitCode reports the error of a command, unless the log has it.
+func exitCode(err error, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	_, _ = fmt.Fprintln(stderr, err)
-	var usage usageError
-	if errors.As(err, &usage) {
+	if logged := (loggedError{}); !errors.As(err, &logged) {
+		_, _ = fmt.Fprintln(stderr, err)
+	}
+	if usage := (usageError{}); errors.As(err, &usage) {
 		return exitUsage
 	}
 	return exitFailure
 }
 
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "gpu-node-provider",
+		Short: "Provide GPU node groups to Cluster Autoscaler (--cloud-provider=externalgrpc)",
+		Example: `  # Check a node group file, serve it, and watch its node groups
+  gpu-node-provider validate --config node-groups.yaml
+  gpu-node-provider serve --config node-groups.yaml
+  gpu-node-provider status --watch`,
+		SilenceUsage:               true,
+		SilenceErrors:              true,
+		SuggestionsMinimumDistance: 2,
+		Args:                       knownCommand,
+	}
+	showVersion := root.Flags().Bool("version", false, "print the version")
+	root.RunE = func(c *cobra.Command, _ []string) error {
+		if *showVersion {
+			return printVersion(c)
+		}
+		return c.Help()
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; see %s --help", err, c.CommandPath())}
+	})
+	serve := serveCommand()
+	serve.Example = serveExample
+	root.AddCommand(serve, validateCommand(), statusCommand(), doctorCommand(), checkpointCommand(), certsCommand(), uninstallCommand(), versionCommand())
+	return root
+}
+
+const serveExample = `  # Serve the node groups of a file, and log reads too
+  gpu-node-provider serve --config node-groups.yaml --verbose`
+
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  noArguments,
-		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(c.OutOrStdout(), version)
-			return err
-		},
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  gpu-node-provider version",
+		Args:    noArguments,
+		RunE:    func(c *cobra.Command, _ []string) error { return printVersion(c) },
 	}
 }
+
+func printVersion(c *cobra.Command) error {
+	_, err := fmt.Fprintln(c.OutOrStdout(), version)
+	return err
+}
+
+// knownCommand refuses what is no subcommand of c, and suggests similar ones.
+// Cobra's own check returns an error that cannot be told from a failure, and
+// covers the root alone.
+func knownCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q for %q", args[0], c.CommandPath())
+	if similar := c.SuggestionsFor(args[0]); len(similar) > 0 {
+		return usageError{fmt.Errorf("%s. Did you mean this? %s", text, strings.Join(similar, ", "))}
+	}
+	return usageError{fmt.Errorf("%s; see %s --help", text, c.CommandPath())}
+}
+
+// showHelp is the action of a command that only has subcommands. Without an
+// action cobra does not check arguments.
+func showHelp(c *cobra.Command, _ []string) error { return c.Help() }
 
 // noArguments refuses arguments as bad input.
 func noArguments(c *cobra.Command, args []string) error {

@@ -21,45 +21,59 @@ import (
 
 type statusOptions struct {
 	address  string
-	output   string
+	output   outputFormat
 	watch    bool
 	interval time.Duration
 	wait     time.Duration
 }
 
-// defaultAddress is that of a provider on this machine, or in this pod.
+// defaultAddress reaches a provider on this machine or in this pod.
 const defaultAddress = "127.0.0.1:8087"
 
-// statusTimeout bounds one look: who looks at a hanging server wants to know that it hangs.
+// statusTimeout bounds one request, so that a server that hangs is reported.
 const statusTimeout = 5 * time.Second
 
 func statusCommand() *cobra.Command {
 	var o statusOptions
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show the node groups, sizes and limits of a running provider",
-		Args:  noArguments,
-		RunE:  func(c *cobra.Command, _ []string) error { return status(c.Context(), c.OutOrStdout(), o) },
+		Short: "Show the node groups, quotas and held nodes of a running provider",
+		Example: `  # Show the provider on this machine, and again whenever something has changed
+  gpu-node-provider status --watch
+
+  # Wait for a provider that starts
+  gpu-node-provider status --address 127.0.0.1:8087 --wait 1m
+
+  # Print the maximum of each node group
+  gpu-node-provider status -o json | jq '.nodeGroups[] | {id, effectiveMax}'
+
+  # Show the provider of a cluster
+  kubectl -n gpu-node-provider exec deploy/gpu-node-provider -- /gpu-node-provider status`,
+		Args: noArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return status(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), o)
+		},
 	}
-	c.Flags().StringVar(&o.address, "address", defaultAddress, "the provider's httpAddress")
-	c.Flags().StringVarP(&o.output, "output", "o", "table", "table or json")
+	addressFlag(c, &o.address)
+	outputFlag(c, &o.output)
 	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "print again whenever something has changed")
 	c.Flags().DurationVar(&o.wait, "wait", 0, "how long to wait for a provider that does not answer yet")
-	c.Flags().DurationVar(&o.interval, "interval", time.Second, "how often --watch and --wait look")
+	c.Flags().DurationVar(&o.interval, "interval", time.Second, "how often --watch and --wait ask the provider")
 	return c
 }
 
-func status(ctx context.Context, out io.Writer, o statusOptions) error {
-	if o.output != "table" && o.output != "json" {
-		return usageError{fmt.Errorf("-o %q: it is table or json", o.output)}
-	}
+func addressFlag(c *cobra.Command, address *string) {
+	c.Flags().StringVar(address, "address", defaultAddress, "the provider's httpAddress")
+}
+
+func status(ctx context.Context, out, errOut io.Writer, o statusOptions) error {
 	if o.interval <= 0 {
 		return usageError{fmt.Errorf("--interval %s: it must be more than 0", o.interval)}
 	}
 	if o.watch {
-		return watch(ctx, out, o)
+		return watch(ctx, out, errOut, o)
 	}
-	_, text, err := look(ctx, o)
+	_, text, err := poll(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -67,21 +81,25 @@ func status(ctx context.Context, out io.Writer, o statusOptions) error {
 	return err
 }
 
-func watch(ctx context.Context, out io.Writer, o statusOptions) error {
+func watch(ctx context.Context, out, errOut io.Writer, o statusOptions) error {
 	last := ""
 	for {
-		key, text, err := look(ctx, o)
+		key, text, err := poll(ctx, o)
 		var usage usageError
 		if errors.As(err, &usage) {
 			return err
 		}
+		to := out
 		if err != nil { // it may come back
 			key, text = err.Error(), err.Error()+"\n"
+			if o.output != asTable { // which a program reads
+				to = errOut
+			}
 		}
-		// A look that was cut off by a stop says nothing about the provider.
+		// A request that was cut off by a stop is no news of the provider.
 		if key != last && ctx.Err() == nil {
 			last = key
-			if _, err := io.WriteString(out, text); err != nil {
+			if _, err := io.WriteString(to, text); err != nil {
 				return err
 			}
 		}
@@ -91,14 +109,15 @@ func watch(ctx context.Context, out io.Writer, o statusOptions) error {
 	}
 }
 
-// look fetches the report, and keeps trying for as long as it may wait.
-func look(ctx context.Context, o statusOptions) (key, text string, err error) {
+// poll fetches the report, and tries again until --wait is over. The key is equal
+// for reports that need not be printed again.
+func poll(ctx context.Context, o statusOptions) (key, text string, err error) {
 	until := time.Now().Add(o.wait)
 	for {
 		var state report.Provider
 		if state, err = fetch(ctx, o.address); err == nil {
-			text, err = render(state, o.output)
-			return changed(state), text, err
+			text, err = render(state, o)
+			return withoutTimes(state), text, err
 		}
 		var usage usageError
 		left := time.Until(until)
@@ -108,7 +127,7 @@ func look(ctx context.Context, o statusOptions) (key, text string, err error) {
 	}
 }
 
-// pause says false when ctx ended it.
+// pause returns false when ctx ended it.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -118,8 +137,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// changed is what makes a report worth printing again: all but the times.
-func changed(r report.Provider) string {
+// withoutTimes returns the report but for the times, which change with each request.
+func withoutTimes(r report.Provider) string {
 	r.Time, r.Snapshot = time.Time{}, time.Time{}
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -141,7 +160,7 @@ func fetch(ctx context.Context, address string) (state report.Provider, err erro
 	}
 	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	if response.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // what could be read of it is all there is to say
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // a part of it is better than none
 		if response.StatusCode == http.StatusMisdirectedRequest {
 			return state, fmt.Errorf("the provider on %s: %w", address, dashboard.StandsBy(strings.TrimSpace(string(text))))
 		}
@@ -153,12 +172,16 @@ func fetch(ctx context.Context, address string) (state report.Provider, err erro
 	return state, nil
 }
 
-func render(r report.Provider, output string) (string, error) {
-	if output == "json" {
-		text, err := json.MarshalIndent(r, "", "  ")
-		return string(text) + "\n", err
+func render(r report.Provider, o statusOptions) (string, error) {
+	if o.output == asTable {
+		return table(r), nil
 	}
-	return table(r), nil
+	var b strings.Builder
+	if o.watch && o.output == asYAML {
+		b.WriteString("---\n") // one document for each report
+	}
+	err := encode(&b, r, o.output)
+	return b.String(), err
 }
 
 func table(r report.Provider) string {
@@ -187,20 +210,20 @@ func table(r report.Provider) string {
 }
 
 func heldRows(r report.Provider, row func(...string)) {
-	row("HELD NODE", "GROUP", "FOR", "TRAINING POD", "BECAUSE")
+	row("HELD NODE", "GROUP", "FOR", "TRAINING POD", "REASON")
 	for _, h := range r.Held {
 		for _, p := range h.Pods {
-			row(cmp.Or(h.Node, h.Instance), h.NodeGroup, r.Time.Sub(h.Since).Round(time.Second).String(), p.Pod, because(p))
+			row(cmp.Or(h.Node, h.Instance), h.NodeGroup, r.Time.Sub(h.Since).Round(time.Second).String(), p.Pod, holdReason(p))
 		}
 	}
 }
 
-// problems are what a table has no room for.
+// problems returns the errors that do not fit into the table.
 func problems(r report.Provider) string {
 	var b strings.Builder
 	for _, q := range r.Quotas {
 		if q.Problem != "" {
-			fmt.Fprintf(&b, "\nquota %s is not newer: %s\n", q.Name, q.Problem)
+			fmt.Fprintf(&b, "\nquota %s was not refreshed: %s\n", q.Name, q.Problem)
 		}
 	}
 	for _, g := range r.NodeGroups {
@@ -230,8 +253,8 @@ func quotaCells(q report.Quota) []string {
 	return []string{q.Name, number(q.Used), number(q.Limit), q.Resource, source}
 }
 
-// because is why a pod holds its node, and until when at most.
-func because(p report.Pod) string {
+// holdReason returns why a pod holds its node, and until when at most.
+func holdReason(p report.Pod) string {
 	if p.Until == nil {
 		return p.Reason
 	}

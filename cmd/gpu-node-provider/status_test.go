@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
 
 	"gpu-node-provider/provider/dashboard"
 	"gpu-node-provider/provider/report"
@@ -141,6 +145,44 @@ func TestStatusJSONIsAllThatIsSaid(t *testing.T) {
 	require.Equal(t, w.report, told)
 }
 
+func TestStatusYAML(t *testing.T) {
+	w := newWatched(t)
+	asJSON, asYAML := w.status(t, "-o", "json"), w.status(t, "-o", "yaml")
+	require.Zero(t, asJSON.wait(t))
+	require.Zero(t, asYAML.wait(t))
+	require.True(t, strings.HasPrefix(asYAML.stdout.String(), "gpuLabel: accelerator\n"), asYAML.stdout.String())
+	requireSameKeys(t, asJSON.stdout.String(), asYAML.stdout.String())
+}
+
+// requireSameKeys holds YAML to the keys of the JSON with the same content. Times
+// differ from one output to the next.
+func requireSameKeys(t *testing.T, asJSON, asYAML string) {
+	t.Helper()
+	var want, got any
+	require.NoError(t, json.Unmarshal([]byte(asJSON), &want))
+	require.Error(t, json.Unmarshal([]byte(asYAML), &got), "JSON is YAML, and hard to read")
+	require.NoError(t, yaml.Unmarshal([]byte(asYAML), &got))
+	require.NotEmpty(t, keys("", want))
+	require.Equal(t, keys("", want), keys("", got))
+}
+
+// keys are the paths of all leaves, in order.
+func keys(path string, tree any) (all []string) {
+	switch tree := tree.(type) {
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(tree)) {
+			all = append(all, keys(path+"."+key, tree[key])...)
+		}
+	case []any:
+		for i, item := range tree {
+			all = append(all, keys(fmt.Sprintf("%s[%d]", path, i), item)...)
+		}
+	default:
+		all = []string{path}
+	}
+	return all
+}
+
 // TestStatusWaits for a provider whose process is not there, and then has not
 // read the cloud.
 func TestStatusWaits(t *testing.T) {
@@ -208,7 +250,7 @@ func TestStatusOfSomethingElse(t *testing.T) {
 
 func TestStatusRefuses(t *testing.T) {
 	for flags, words := range map[string]string{
-		"-o yaml":                            `-o "yaml": it is table or json`,
+		"-o xml":                             `invalid argument "xml" for "-o, --output" flag: must be table, json or yaml; see gpu-node-provider status --help`,
 		"--interval 0s":                      "--interval 0s: it must be more than 0",
 		"--interval -1s":                     "--interval -1s",
 		"--address 127.0.0.1:http --wait 1h": `--address "127.0.0.1:http"`, // not waited for: it will never answer
@@ -246,6 +288,25 @@ func TestStatusWatch(t *testing.T) {
 	require.Empty(t, p.stderr.String())
 }
 
+// TestStatusWatchForPrograms: standard output holds reports alone.
+func TestStatusWatchForPrograms(t *testing.T) {
+	w := newWatched(t)
+	p := w.status(t, "--watch", "-o", "yaml")
+	reports := func() int { return strings.Count(p.stdout.String(), "---\n") }
+	eventually(t, "the first report", func() bool { return reports() == 1 })
+	w.change(func(w *watched) { w.mute = 1 << 30 })
+	eventually(t, "it says that nothing answers", func() bool { return strings.Contains(p.stderr.String(), "no provider answers") })
+	w.change(func(w *watched) { w.mute, w.report.NodeGroups = 0, []report.NodeGroup{{ID: "a100"}} })
+	eventually(t, "the second report", func() bool { return reports() == 2 })
+	p.stop()
+	require.Zero(t, p.wait(t))
+	for i, want := range []string{"t4", "a100"} {
+		var told report.Provider
+		require.NoError(t, yaml.UnmarshalStrict([]byte(strings.Split(p.stdout.String(), "---\n")[i+1]), &told))
+		require.Equal(t, want, told.NodeGroups[0].ID)
+	}
+}
+
 // TestStatusWatchStopsInSilence: a look that the user cuts off says nothing
 // about the provider.
 func TestStatusWatchStopsInSilence(t *testing.T) {
@@ -275,6 +336,9 @@ func TestCheckpointList(t *testing.T) {
 	p := start(t, "checkpoint", "list", "--address", w.address)
 	require.Zero(t, p.wait(t), "%s", p.stderr.String())
 	require.Equal(t, "no node is held\n", p.stdout.String())
+	p = start(t, "checkpoint", "list", "--address", w.address, "-o", "json")
+	require.Zero(t, p.wait(t), "%s", p.stderr.String())
+	require.Equal(t, "[]\n", p.stdout.String())
 	until := time.Date(2026, 7, 1, 13, 0, 0, 0, time.UTC)
 	w.change(func(w *watched) {
 		w.report.Held = []report.Hold{{
@@ -284,7 +348,16 @@ func TestCheckpointList(t *testing.T) {
 	})
 	p = start(t, "checkpoint", "list", "--address", w.address)
 	require.Zero(t, p.wait(t), "%s", p.stderr.String())
-	require.Equal(t, `HELD NODE              GROUP   FOR    TRAINING POD   BECAUSE
+	require.Equal(t, `HELD NODE              GROUP   FOR    TRAINING POD   REASON
 simulated:///t4/t4-a   t4      1m1s   ai-train/a     it vanished; until 2026-07-01T13:00:00Z at most
 `, p.stdout.String())
+
+	asJSON := start(t, "checkpoint", "list", "--address", w.address, "-o", "json")
+	require.Zero(t, asJSON.wait(t))
+	var held []report.Hold
+	require.NoError(t, json.Unmarshal([]byte(asJSON.stdout.String()), &held))
+	require.Equal(t, "ai-train/a", held[0].Pods[0].Pod)
+	asYAML := start(t, "checkpoint", "list", "--address", w.address, "-o", "yaml")
+	require.Zero(t, asYAML.wait(t))
+	requireSameKeys(t, asJSON.stdout.String(), asYAML.stdout.String())
 }
