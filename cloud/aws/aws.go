@@ -93,6 +93,7 @@ var _ cloud.Backend = (*Cloud)(nil)
 func New(ctx context.Context, o Options) (*Cloud, error) {
 	settings := []func(*config.LoadOptions) error{
 		config.WithHTTPClient(awshttp.NewBuildableClient().WithTimeout(callTimeout)),
+		config.WithLogger(sdkLog(o.Log)),
 	}
 	if o.Region != "" {
 		settings = append(settings, config.WithRegion(o.Region))
