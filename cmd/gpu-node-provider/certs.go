@@ -16,7 +16,7 @@ func certsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "certs --dir DIR",
 		Short: "Create a CA and certificates for the provider and Cluster Autoscaler, without cert-manager",
-		Long: "Creates a certificate authority, and a certificate with its key for the provider and for Cluster Autoscaler.\n" +
+		Long: "Create a certificate authority, and a certificate with its key for the provider and for Cluster Autoscaler.\n" +
 			"The server names have to contain the host part of `address` in Cluster Autoscaler's cloud-config.",
 		Example: `  # Create everything for the Service of deploy/manifests
   gpu-node-provider certs --dir certs

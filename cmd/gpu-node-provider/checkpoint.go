@@ -180,7 +180,7 @@ func uninstallCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove the provider's annotations, labels and record from the cluster",
-		Long: "Removes the provider's annotations and labels from all Nodes, and its record of training pods.\n" +
+		Long: "Remove the provider's annotations and labels from all Nodes, and its record of training pods.\n" +
 			"Stop the provider first. Without this, Cluster Autoscaler never removes the nodes that were held.",
 		Example: `  kubectl -n gpu-node-provider scale deployment gpu-node-provider --replicas 0
   gpu-node-provider uninstall`,

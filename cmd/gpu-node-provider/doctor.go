@@ -38,8 +38,8 @@ func doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor --config FILE",
 		Short: "Check the provider, the cloud, the cluster and Redis, and print how to fix what fails",
-		Long: "Checks the provider, the cloud, the cluster and Redis, and prints how to fix what fails.\n" +
-			"It changes nothing. The exit code is 1 when a check fails; warnings do not count.",
+		Long: "Check the provider, the cloud, the cluster and Redis, and print how to fix what fails.\n" +
+			"Nothing is changed. The exit code is 1 when a check fails; warnings do not count.",
 		Example: `  # Check the provider on this machine
   gpu-node-provider doctor --config node-groups.yaml
 

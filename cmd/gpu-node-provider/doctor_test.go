@@ -84,10 +84,10 @@ func TestDoctorRefuses(t *testing.T) {
 	}
 }
 
-// What the provider reports is what the checks are told.
-func TestDoctorHearsTheProvider(t *testing.T) {
+// TestDoctorReadsTheReport: the checks see what the provider reports.
+func TestDoctorReadsTheReport(t *testing.T) {
 	at := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
-	w := newWatched(t, func(w *watched) {
+	w := newStubProvider(t, func(w *stubProvider) {
 		w.report = report.Provider{
 			ReloadError: "no id",
 			NodeGroups: []report.NodeGroup{

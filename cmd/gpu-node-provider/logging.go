@@ -60,7 +60,7 @@ func (l redisLog) Printf(_ context.Context, format string, args ...any) {
 	l.log.Warn(fmt.Sprintf(format, args...))
 }
 
-// isTerminal reports whether w is a terminal: a text for people is printed nowhere else.
+// isTerminal returns true for a terminal: text for a reader is printed nowhere else.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

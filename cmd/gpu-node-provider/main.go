@@ -18,7 +18,7 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// Exit codes: the caller can correct a usage error, other failures need a look at the log.
+// Exit codes: the caller can correct a usage error; for a failure see the message and the log.
 const (
 	exitFailure = 1
 	exitUsage   = 2
@@ -112,7 +112,7 @@ func printVersion(c *cobra.Command) error {
 }
 
 // knownCommand refuses what is no subcommand of c, and suggests similar ones.
-// Cobra's own check returns an error that cannot be told from a failure, and
+// Cobra's own check returns an error of the same type as a failure, and
 // covers the root alone.
 func knownCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {

@@ -90,7 +90,7 @@ func (p *program) wait(t *testing.T) int {
 	t.Helper()
 	select {
 	case code := <-p.code:
-		p.code <- code // for who asks next
+		p.code <- code // for the next call
 		return code
 	case <-time.After(patience):
 		require.FailNow(t, "the command does not end", "stdout:\n%s\nstderr:\n%s", p.stdout.String(), p.stderr.String())
@@ -156,7 +156,7 @@ nodeGroups:
 
 func ports(grpc, http string) string { return fmt.Sprintf("address: %q, httpAddress: %q", grpc, http) }
 
-// freePort is an address that nobody listens on.
+// freePort returns an address with a free port.
 func freePort(t *testing.T) string {
 	t.Helper()
 	ports, err := freeport.Take(1)

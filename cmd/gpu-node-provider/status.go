@@ -167,7 +167,7 @@ func fetch(ctx context.Context, address string) (state report.Provider, err erro
 		return state, fmt.Errorf("the provider on %s answers %s: %s", address, response.Status, strings.TrimSpace(string(text)))
 	}
 	if err := json.NewDecoder(response.Body).Decode(&state); err != nil {
-		return state, fmt.Errorf("what answers on %s is not a provider: %w", address, err)
+		return state, fmt.Errorf("the server on %s is not a provider: %w", address, err)
 	}
 	return state, nil
 }

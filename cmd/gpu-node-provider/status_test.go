@@ -23,21 +23,20 @@ import (
 	"gpu-node-provider/provider/report"
 )
 
-// watched is a provider's HTTP side, which says what the test makes it say.
-type watched struct {
+// stubProvider is the HTTP side of a provider, with the report of the test.
+type stubProvider struct {
 	address string
 
-	mu      sync.Mutex
-	report  report.Provider
-	mute    int // so many looks are cut off before they are answered
-	blind   int // and after these, so many come before the cloud has been read
-	looks   int
-	request chan struct{} // gets one for each look, if there is room
+	mu       sync.Mutex
+	report   report.Provider
+	cutOff   int // so many requests are cut off before they are answered
+	unready  int // and after these, so many come before the cloud has been read
+	requests int
 }
 
-func newWatched(t *testing.T, edits ...func(*watched)) *watched {
+func newStubProvider(t *testing.T, edits ...func(*stubProvider)) *stubProvider {
 	t.Helper()
-	w := &watched{request: make(chan struct{}, 1), report: report.Provider{
+	w := &stubProvider{report: report.Provider{
 		GPULabel: "accelerator",
 		NodeGroups: []report.NodeGroup{{
 			ID: "t4", MinSize: 1, MaxSize: 9, EffectiveMax: 8, Target: 2, Running: 3, Creating: 4, Placeholders: 5, Failed: 6, Deleting: 7, Limit: "quota gpus",
@@ -60,51 +59,51 @@ func newWatched(t *testing.T, edits ...func(*watched)) *watched {
 	return w
 }
 
-func (w *watched) cut() bool {
+func (w *stubProvider) cut() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.looks++
-	w.mute--
-	return w.mute >= 0
+	w.requests++
+	w.cutOff--
+	return w.cutOff >= 0
 }
 
-func (w *watched) now() (report.Provider, error) {
+func (w *stubProvider) now() (report.Provider, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.blind--
+	w.unready--
 	w.report.Time, w.report.Snapshot = w.report.Time.Add(time.Second), w.report.Snapshot.Add(time.Second)
-	if w.blind >= 0 {
+	if w.unready >= 0 {
 		return report.Provider{}, errors.New("the cloud has not been read yet")
 	}
 	return w.report, nil
 }
 
-// seen waits until it has been looked at n times more.
-func (w *watched) seen(t *testing.T, n int) {
+// seen waits for n more requests.
+func (w *stubProvider) seen(t *testing.T, n int) {
 	t.Helper()
 	before := w.count()
-	eventually(t, "status looks", func() bool { return w.count() >= before+n })
+	eventually(t, "status asks", func() bool { return w.count() >= before+n })
 }
 
-func (w *watched) count() int {
+func (w *stubProvider) count() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.looks
+	return w.requests
 }
 
-func (w *watched) change(edit func(*watched)) {
+func (w *stubProvider) change(edit func(*stubProvider)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	edit(w)
 }
 
-func (w *watched) status(t *testing.T, args ...string) *program {
+func (w *stubProvider) status(t *testing.T, args ...string) *program {
 	t.Helper()
 	return start(t, append([]string{"status", "--address", w.address, "--interval", "5ms"}, args...)...)
 }
 
 func TestStatusTable(t *testing.T) {
-	w := newWatched(t, func(w *watched) { w.report.ReloadError = "maxSize: 4 is below minSize" })
+	w := newStubProvider(t, func(w *stubProvider) { w.report.ReloadError = "maxSize: 4 is below minSize" })
 	p := w.status(t)
 	require.Zero(t, p.wait(t), "%s", p.stderr.String())
 	require.Equal(t, `GROUP   TARGET   RUNNING   BOOTING   WAITING   FAILED   DELETING   MIN   MAX NOW   BOUND BY
@@ -123,30 +122,30 @@ func TestStatusOfARealProvider(t *testing.T) {
 	_, _, address := serving(t, file{rest: "quotas: [{name: gpus, resource: nvidia.com/gpu, limit: 2}]"})
 	p := start(t, "status", "--address", address, "-o", "json")
 	require.Zero(t, p.wait(t), "%s", p.stderr.String())
-	var told report.Provider
-	require.NoError(t, json.Unmarshal([]byte(p.stdout.String()), &told))
-	require.NotZero(t, told.Snapshot)
-	require.Equal(t, "accelerator", told.GPULabel)
-	require.Equal(t, []string{"t4", "cpu"}, []string{told.NodeGroups[0].ID, told.NodeGroups[1].ID})
-	require.Equal(t, []int{4, 2}, []int{told.NodeGroups[0].MaxSize, told.NodeGroups[0].EffectiveMax}, "the quota leaves two of four")
+	var got report.Provider
+	require.NoError(t, json.Unmarshal([]byte(p.stdout.String()), &got))
+	require.NotZero(t, got.Snapshot)
+	require.Equal(t, "accelerator", got.GPULabel)
+	require.Equal(t, []string{"t4", "cpu"}, []string{got.NodeGroups[0].ID, got.NodeGroups[1].ID})
+	require.Equal(t, []int{4, 2}, []int{got.NodeGroups[0].MaxSize, got.NodeGroups[0].EffectiveMax}, "the quota leaves two of four")
 
 	p = start(t, "status", "--address", address)
 	require.Zero(t, p.wait(t))
 	require.Regexp(t, `(?m)^t4 +0 .* 2 +quota gpus`, p.stdout.String())
 }
 
-// TestStatusJSONIsAllThatIsSaid, so that scripts see what the table leaves out.
-func TestStatusJSONIsAllThatIsSaid(t *testing.T) {
-	w := newWatched(t)
+// TestStatusJSONIsTheWholeReport, so that scripts see what the table leaves out.
+func TestStatusJSONIsTheWholeReport(t *testing.T) {
+	w := newStubProvider(t)
 	p := w.status(t, "-o", "json")
 	require.Zero(t, p.wait(t))
-	var told report.Provider
-	require.NoError(t, json.Unmarshal([]byte(p.stdout.String()), &told))
-	require.Equal(t, w.report, told)
+	var got report.Provider
+	require.NoError(t, json.Unmarshal([]byte(p.stdout.String()), &got))
+	require.Equal(t, w.report, got)
 }
 
 func TestStatusYAML(t *testing.T) {
-	w := newWatched(t)
+	w := newStubProvider(t)
 	asJSON, asYAML := w.status(t, "-o", "json"), w.status(t, "-o", "yaml")
 	require.Zero(t, asJSON.wait(t))
 	require.Zero(t, asYAML.wait(t))
@@ -186,7 +185,7 @@ func keys(path string, tree any) (all []string) {
 // TestStatusWaits for a provider whose process is not there, and then has not
 // read the cloud.
 func TestStatusWaits(t *testing.T) {
-	w := newWatched(t, func(w *watched) { w.mute, w.blind = 2, 2 })
+	w := newStubProvider(t, func(w *stubProvider) { w.cutOff, w.unready = 2, 2 })
 	p := w.status(t, "--wait", patience.String())
 	require.Zero(t, p.wait(t), "%s", p.stderr.String())
 	require.Equal(t, 5, w.count())
@@ -210,14 +209,14 @@ func TestStatusWaitsForAProviderThatStarts(t *testing.T) {
 }
 
 func TestStatusGivesUp(t *testing.T) {
-	nobody := freePort(t)
+	unused := freePort(t)
 	for name, c := range map[string]struct {
 		args  []string
 		words string
 	}{
-		"at once":                    {[]string{"--address", nobody}, "no provider answers on " + nobody + "; it is the httpAddress of its node group file"},
-		"at the limit":               {[]string{"--address", nobody, "--wait", "30ms", "--interval", "5ms"}, "no provider answers on " + nobody},
-		"at the limit, not after it": {[]string{"--address", nobody, "--wait", "30ms", "--interval", "1h"}, "no provider answers on " + nobody},
+		"at once":                    {[]string{"--address", unused}, "no provider answers on " + unused + "; it is the httpAddress of its node group file"},
+		"at the limit":               {[]string{"--address", unused, "--wait", "30ms", "--interval", "5ms"}, "no provider answers on " + unused},
+		"at the limit, not after it": {[]string{"--address", unused, "--wait", "30ms", "--interval", "1h"}, "no provider answers on " + unused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, append([]string{"status"}, c.args...)...)
@@ -231,21 +230,21 @@ func TestStatusGivesUp(t *testing.T) {
 
 // TestStatusTriesAgainUntilTheLimit and tells the last reason.
 func TestStatusTriesAgainUntilTheLimit(t *testing.T) {
-	w := newWatched(t, func(w *watched) { w.blind = 1 << 30 })
+	w := newStubProvider(t, func(w *stubProvider) { w.unready = 1 << 30 })
 	p := w.status(t, "--wait", "500ms")
 	require.Equal(t, exitFailure, p.wait(t))
 	require.Contains(t, p.stderr.String(), "the cloud has not been read yet")
 	require.Greater(t, w.count(), 1)
 }
 
-// TestStatusOfSomethingElse is told at once: no waiting makes it a provider.
+// TestStatusOfSomethingElse fails at once: no waiting makes it a provider.
 func TestStatusOfSomethingElse(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
 	t.Cleanup(s.Close)
 	address := s.Listener.Addr().String()
 	p := start(t, "status", "--address", address)
 	require.Equal(t, exitFailure, p.wait(t))
-	require.Contains(t, p.stderr.String(), "what answers on "+address+" is not a provider")
+	require.Contains(t, p.stderr.String(), "the server on "+address+" is not a provider")
 }
 
 func TestStatusRefuses(t *testing.T) {
@@ -266,22 +265,22 @@ func TestStatusRefuses(t *testing.T) {
 // TestStatusWatch prints what has changed, other than the time, and outlives
 // the provider.
 func TestStatusWatch(t *testing.T) {
-	w := newWatched(t)
+	w := newStubProvider(t)
 	p := w.status(t, "--watch")
 	tables := func() int { return strings.Count(p.stdout.String(), "GROUP ") }
 	eventually(t, "the first table", func() bool { return tables() == 1 })
 	w.seen(t, 3)
 	require.Equal(t, 1, tables(), "nothing has changed")
 
-	w.change(func(w *watched) { w.report.NodeGroups = []report.NodeGroup{{ID: "a100"}} })
+	w.change(func(w *stubProvider) { w.report.NodeGroups = []report.NodeGroup{{ID: "a100"}} })
 	eventually(t, "the second table", func() bool { return strings.Contains(p.stdout.String(), "\na100 ") })
 
-	w.change(func(w *watched) { w.mute = 1 << 30 })
-	eventually(t, "it says that nobody answers", func() bool { return strings.Contains(p.stdout.String(), "no provider answers on "+w.address) })
+	w.change(func(w *stubProvider) { w.cutOff = 1 << 30 })
+	eventually(t, "it says that no provider answers", func() bool { return strings.Contains(p.stdout.String(), "no provider answers on "+w.address) })
 	w.seen(t, 3)
 	require.Equal(t, 1, strings.Count(p.stdout.String(), "no provider answers"), "once")
 
-	w.change(func(w *watched) { w.mute = 0 })
+	w.change(func(w *stubProvider) { w.cutOff = 0 })
 	eventually(t, "it is back", func() bool { return tables() == 3 })
 	p.stop()
 	require.Zero(t, p.wait(t))
@@ -290,25 +289,25 @@ func TestStatusWatch(t *testing.T) {
 
 // TestStatusWatchForPrograms: standard output holds reports alone.
 func TestStatusWatchForPrograms(t *testing.T) {
-	w := newWatched(t)
+	w := newStubProvider(t)
 	p := w.status(t, "--watch", "-o", "yaml")
 	reports := func() int { return strings.Count(p.stdout.String(), "---\n") }
 	eventually(t, "the first report", func() bool { return reports() == 1 })
-	w.change(func(w *watched) { w.mute = 1 << 30 })
-	eventually(t, "it says that nothing answers", func() bool { return strings.Contains(p.stderr.String(), "no provider answers") })
-	w.change(func(w *watched) { w.mute, w.report.NodeGroups = 0, []report.NodeGroup{{ID: "a100"}} })
+	w.change(func(w *stubProvider) { w.cutOff = 1 << 30 })
+	eventually(t, "it says that no provider answers", func() bool { return strings.Contains(p.stderr.String(), "no provider answers") })
+	w.change(func(w *stubProvider) { w.cutOff, w.report.NodeGroups = 0, []report.NodeGroup{{ID: "a100"}} })
 	eventually(t, "the second report", func() bool { return reports() == 2 })
 	p.stop()
 	require.Zero(t, p.wait(t))
 	for i, want := range []string{"t4", "a100"} {
-		var told report.Provider
-		require.NoError(t, yaml.UnmarshalStrict([]byte(strings.Split(p.stdout.String(), "---\n")[i+1]), &told))
-		require.Equal(t, want, told.NodeGroups[0].ID)
+		var got report.Provider
+		require.NoError(t, yaml.UnmarshalStrict([]byte(strings.Split(p.stdout.String(), "---\n")[i+1]), &got))
+		require.Equal(t, want, got.NodeGroups[0].ID)
 	}
 }
 
-// TestStatusWatchStopsInSilence: a look that the user cuts off says nothing
-// about the provider.
+// TestStatusWatchStopsInSilence: a request that the user cuts off is no news of
+// the provider.
 func TestStatusWatchStopsInSilence(t *testing.T) {
 	l := listen(t, "127.0.0.1:0")
 	accepted := make(chan net.Conn, 1)
@@ -324,7 +323,7 @@ func TestStatusWatchStopsInSilence(t *testing.T) {
 	case c := <-accepted: // and never answers
 		defer func() { _ = c.Close() }()
 	case <-ctx.Done():
-		require.FailNow(t, "status does not look")
+		require.FailNow(t, "status does not ask")
 	}
 	p.stop()
 	require.Zero(t, p.wait(t))
@@ -332,7 +331,7 @@ func TestStatusWatchStopsInSilence(t *testing.T) {
 }
 
 func TestCheckpointList(t *testing.T) {
-	w := newWatched(t)
+	w := newStubProvider(t)
 	p := start(t, "checkpoint", "list", "--address", w.address)
 	require.Zero(t, p.wait(t), "%s", p.stderr.String())
 	require.Equal(t, "no node is held\n", p.stdout.String())
@@ -340,7 +339,7 @@ func TestCheckpointList(t *testing.T) {
 	require.Zero(t, p.wait(t), "%s", p.stderr.String())
 	require.Equal(t, "[]\n", p.stdout.String())
 	until := time.Date(2026, 7, 1, 13, 0, 0, 0, time.UTC)
-	w.change(func(w *watched) {
+	w.change(func(w *stubProvider) {
 		w.report.Held = []report.Hold{{
 			Instance: "simulated:///t4/t4-a", NodeGroup: "t4", Since: w.report.Time.Add(-time.Minute),
 			Pods: []report.Pod{{Pod: "ai-train/a", Reason: "it vanished", Until: &until}},

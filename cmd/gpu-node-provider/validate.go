@@ -30,8 +30,8 @@ func validateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "validate --config FILE",
 		Short: "Check a node group file, and print it with every default",
-		Long: "Checks a node group file and reports every problem, one a line.\n\n" +
-			"A manifest with ConfigMaps is accepted too: every node group file in them is checked.\n" +
+		Long: "Check a node group file, and report every problem in a line of its own.\n\n" +
+			"FILE may also be a manifest: then every node group file in its ConfigMaps is checked.\n" +
 			"With --config - it is read from standard input.",
 		Example: `  # Check a file and that the files it names can be read
   gpu-node-provider validate --config node-groups.yaml
