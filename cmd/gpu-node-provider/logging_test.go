@@ -43,7 +43,7 @@ func TestLoggerLevels(t *testing.T) {
 		require.Len(t, written, want)
 		last := written[want-1]
 		require.Equal(t, []any{"info", "write", "1s"}, []any{last["level"], last["msg"], last["took"]})
-		_, err := time.Parse(time.RFC3339Nano, last["ts"].(string))
+		_, err := time.Parse(time.RFC3339Nano, fmt.Sprint(last["ts"]))
 		require.NoError(t, err)
 	}
 }
@@ -114,7 +114,7 @@ func TestServeLogsNothingButJSON(t *testing.T) {
 	require.Zero(t, p.wait(t), "%s", p.stderr.String())
 	handshake := false
 	for _, entry := range entries(t, p.stderr.String()) {
-		handshake = handshake || entry["logger"] == "std" && entry["level"] == "warn" && strings.Contains(entry["msg"].(string), "TLS handshake error")
+		handshake = handshake || entry["logger"] == "std" && entry["level"] == "warn" && strings.Contains(fmt.Sprint(entry["msg"]), "TLS handshake error")
 	}
 	require.True(t, handshake, "%s", p.stderr.String())
 }
