@@ -126,7 +126,7 @@ func (o validateOptions) checkFiles(c *config.Config, name string) error {
 		return nil
 	}
 	if err := c.CheckFiles(name); err != nil {
-		return fmt.Errorf("%w\nto check %s where these files are not, add --offline", err, name)
+		return fmt.Errorf("%w, or add --offline to check without such files", err) // on the line of the last one
 	}
 	return nil
 }

@@ -49,7 +49,8 @@ func TestValidateOffline(t *testing.T) {
 	p := start(t, "validate", "--config", path)
 	require.Equal(t, exitUsage, p.wait(t))
 	require.Contains(t, p.stderr.String(), `server.tls.certFile: "/none/tls.crt" cannot be read`)
-	require.Contains(t, p.stderr.String(), "--offline", "it names the way out")
+	require.Contains(t, p.stderr.String(), "correct the path or its permissions, or add --offline")
+	require.Equal(t, 3, strings.Count(p.stderr.String(), "\n"), "one line a problem")
 
 	p = start(t, "validate", "--config", path, "--offline")
 	require.Zero(t, p.wait(t), "%s", p.stderr.String())
