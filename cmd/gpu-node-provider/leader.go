@@ -114,11 +114,6 @@ func (r *replica) firstSnapshot(ctx context.Context, running *runningCloud) (*le
 // serveCalls answers on the open port until ctx is done. Calls in flight finish, unless
 // another replica may lead already.
 func (r *replica) serveCalls(ctx context.Context, l *leader, port net.Listener) error {
-	groups := len(l.whole.NodeGroups)
-	r.log.Info("serving", zap.Stringer("grpc", port.Addr()), zap.Stringer("http", r.http.Addr()), zap.Int("node_groups", groups), zap.String("version", version))
-	if err := r.banner(port.Addr(), groups); err != nil {
-		return errors.Join(err, port.Close())
-	}
 	listener := provider.NewListener(l.server, provider.ListenOptions{Credentials: r.credentials, Authorize: r.authorize, Log: r.log, Registerer: r.registry})
 	stop := context.AfterFunc(ctx, func() {
 		if errors.Is(context.Cause(ctx), errLeadershipLost) {
@@ -128,7 +123,13 @@ func (r *replica) serveCalls(ctx context.Context, l *leader, port net.Listener) 
 		listener.Stop()
 	})
 	defer stop()
-	r.progress.finish()
+	r.progress.finish() // the port is open, and answers as soon as Serve begins
+	groups := len(l.whole.NodeGroups)
+	r.log.Info("serving", zap.Stringer("grpc", port.Addr()), zap.Stringer("http", r.http.Addr()), zap.Int("node_groups", groups), zap.String("version", version))
+	if err := r.banner(port.Addr(), groups); err != nil {
+		listener.StopNow()
+		return errors.Join(err, port.Close())
+	}
 	return listener.Serve(port)
 }
 

@@ -87,14 +87,9 @@ func rootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see %s --help", err, c.CommandPath())}
 	})
-	serve := serveCommand()
-	serve.Example = serveExample
-	root.AddCommand(serve, validateCommand(), statusCommand(), doctorCommand(), checkpointCommand(), certsCommand(), uninstallCommand(), versionCommand())
+	root.AddCommand(serveCommand(), validateCommand(), statusCommand(), doctorCommand(), checkpointCommand(), certsCommand(), uninstallCommand(), versionCommand())
 	return root
 }
-
-const serveExample = `  # Serve the node groups of a file, and log reads too
-  gpu-node-provider serve --config node-groups.yaml --verbose`
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{

@@ -59,7 +59,7 @@ type server struct {
 // newReplica makes every part and starts none, so that bad input is found before
 // anything is changed.
 func newReplica(o serveOptions) (_ *replica, err error) {
-	r := &replica{serveOptions: o, registry: prometheus.NewRegistry(), progress: &progress{log: o.log}}
+	r := &replica{serveOptions: o, registry: prometheus.NewRegistry(), progress: &progress{log: o.log, missing: "the start has not begun yet"}}
 	defer func() {
 		if err != nil {
 			r.close()

@@ -19,7 +19,9 @@ func serveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve --config FILE",
 		Short: "Serve the node groups of a file to Cluster Autoscaler",
-		Args:  noArguments,
+		Example: `  # Serve the node groups of a file, and log reads too
+  gpu-node-provider serve --config node-groups.yaml --verbose`,
+		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			// Read before it is loaded, so that a change in between is not missed.
 			contents, _ := reload.Read(file) // load reports why it cannot be read
@@ -52,11 +54,19 @@ func serve(ctx context.Context, o serveOptions) error {
 		return err
 	}
 	defer r.close()
-	return r.run(ctx)
+	if err := r.run(ctx); err != nil {
+		o.log.Error("serve failed", zap.Error(err))
+		return loggedError{err}
+	}
+	return nil
 }
 
-// banner tells a person at a terminal the addresses.
+// banner prints the addresses for a person at a terminal. A log collector reads the
+// "serving" entry instead.
 func (r *replica) banner(grpc net.Addr, groups int) error {
+	if !isTerminal(r.out) {
+		return nil
+	}
 	text := fmt.Sprintf("gpu-node-provider %s serves %d node groups\n", version, groups) +
 		fmt.Sprintf("  gRPC   %s   for Cluster Autoscaler's cloud-config\n", reachable(r.config.Server.Address, grpc)) +
 		fmt.Sprintf("  HTTP   %s   /healthz /readyz /metrics\n", r.http.Addr())

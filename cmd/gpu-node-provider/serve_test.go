@@ -11,11 +11,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -24,6 +27,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 
 	"gpu-node-provider/proto"
+	"gpu-node-provider/provider/config"
 )
 
 // apiServer stands in for a Kubernetes API server without Nodes and Pods. It
@@ -116,21 +120,29 @@ func lastLine(text string) string {
 	return lines[len(lines)-1]
 }
 
-// TestPartFailsWhileServing: here the first to fail is the announcement, when
-// everything else has started.
+// TestPartFailsWhileServing: the failure of one part ends the others, and its error is
+// the last entry of the log.
 func TestPartFailsWhileServing(t *testing.T) {
 	grpcPort, httpPort := freePort(t), freePort(t)
-	p := &program{}
-	p.run(t, fullDisk{}, "serve", "--config", file{server: ports(grpcPort, httpPort)}.write(t))
-	require.Equal(t, exitFailure, p.wait(t))
-	require.Equal(t, "no space left on device", lastLine(p.stderr.String()))
-	require.NotContains(t, p.stderr.String(), `"msg":"stopped"`, "it was not told to")
+	path := file{server: ports(grpcPort, httpPort)}.write(t)
+	c, err := config.Load(path)
+	require.NoError(t, err)
+	core, logs := observer.New(zap.InfoLevel)
+	r, err := newReplica(serveOptions{file: path, config: c, log: zap.New(core), out: io.Discard})
+	require.NoError(t, err)
+	failure := errors.New("no space left on device")
+	r.parts = append(r.parts, func(ctx context.Context) error {
+		for r.ready() != nil && ctx.Err() == nil {
+			runtime.Gosched()
+		}
+		return failure
+	})
+	require.ErrorIs(t, r.run(t.Context()), failure)
+	r.close()
+	require.Zero(t, logs.FilterMessage("stopped").Len(), "it was not told to stop")
+	listen(t, grpcPort)
 	listen(t, httpPort)
 }
-
-type fullDisk struct{}
-
-func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
 // TestStopWhileTheAPIServerIsAway: what is asked for while starting is a stop as any other.
 func TestStopWhileTheAPIServerIsAway(t *testing.T) {

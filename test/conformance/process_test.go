@@ -82,23 +82,19 @@ func (p *process) signal(t *testing.T, s os.Signal) {
 	require.NoError(t, p.cmd.Process.Signal(s))
 }
 
-var (
-	grpcLine = regexp.MustCompile(`(?m)^\s+gRPC\s+(\S+)`)
-	httpLine = regexp.MustCompile(`(?m)^\s+HTTP\s+(\S+)`)
-)
-
-// addresses waits until the program has said where it serves.
+// addresses waits until the program has logged its ports.
 func (p *process) addresses(t *testing.T) (grpc, http string) {
 	t.Helper()
-	eventually(t, "the program says where it serves", func() bool {
+	eventually(t, "the program serves", func() bool {
 		if !p.running() {
 			require.FailNow(t, "the program ended instead of serving", p.stderr.String())
 		}
-		// Its last line is complete only when the one after it has begun.
-		return strings.Contains(p.stdout.String(), "Look at it with")
+		return len(p.logged(t, "serving")) > 0
 	})
-	said := p.stdout.String()
-	return grpcLine.FindStringSubmatch(said)[1], httpLine.FindStringSubmatch(said)[1]
+	entry := p.logged(t, "serving")[0]
+	grpc, _ = entry["grpc"].(string)
+	http, _ = entry["http"].(string)
+	return grpc, http
 }
 
 // told waits for the first log entry with the message and returns all that are
