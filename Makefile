@@ -41,7 +41,7 @@ e2e: testbed ## Play the stories of the whole system on a real control plane (CL
 
 .PHONY: demo
 demo: testbed ## Tell the acceptance round on the terminal, on a real control plane
-	@go run ./test/demo
+	@go run ./test/testbed/demo
 
 .PHONY: controlplane
 controlplane: ## Build the real control plane for e2e and demo: 12 minutes the first time, then seconds

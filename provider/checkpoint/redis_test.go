@@ -25,7 +25,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"gpu-node-provider/test/freeport"
+	"gpu-node-provider/test/testbed/process"
 )
 
 // server is a real redis-server on a port of its own, which it keeps when it is
@@ -127,7 +127,7 @@ func newStore(t *testing.T, o RedisOptions) *Store {
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	ports, err := freeport.Take(1)
+	ports, err := process.FreePorts(1)
 	require.NoError(t, err)
 	return ports[0]
 }

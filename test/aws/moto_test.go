@@ -26,8 +26,7 @@ import (
 
 	"gpu-node-provider/cloud/aws/awstest"
 	"gpu-node-provider/proto"
-	"gpu-node-provider/test/freeport"
-	"gpu-node-provider/test/process"
+	"gpu-node-provider/test/testbed/process"
 )
 
 // tagged begins the tags by which an ASG describes its Nodes to Cluster
@@ -214,7 +213,7 @@ func built(t *testing.T) (path func() string) {
 func program(t *testing.T, binary, endpoint string) *world {
 	t.Helper()
 	dir := t.TempDir()
-	ports, err := freeport.Take(2)
+	ports, err := process.FreePorts(2)
 	require.NoError(t, err)
 	address, web := fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.yaml"), fmt.Appendf(nil, `apiVersion: gpu-node-provider.io/v1

@@ -8,8 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"gpu-node-provider/test/freeport"
-	"gpu-node-provider/test/process"
+	"gpu-node-provider/test/testbed/process"
 )
 
 // redisServer is a real redis-server that keeps nothing on disk.
@@ -24,7 +23,7 @@ func startRedis(ctx context.Context, dir string) (*redisServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; install the package redis-server", err)
 	}
-	ports, err := freeport.Take(1)
+	ports, err := process.FreePorts(1)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	testprocess "gpu-node-provider/test/testbed/process"
 )
 
 // process is the program, running.
@@ -25,7 +27,7 @@ func start(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(binary, args...), ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	p.cmd.SysProcAttr = dieWithParent()
+	p.cmd.SysProcAttr = testprocess.EndWithParent()
 	require.NoError(t, p.cmd.Start())
 	go func() {
 		defer close(p.ended)

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"gpu-node-provider/proto"
-	"gpu-node-provider/test/freeport"
+	testprocess "gpu-node-provider/test/testbed/process"
 )
 
 func TestRule01ReadsComeFromOneSnapshot(t *testing.T) {
@@ -217,7 +217,7 @@ func rule01Port(t *testing.T) {
 // freePort is an address that nothing listens on.
 func freePort(t *testing.T) string {
 	t.Helper()
-	ports, err := freeport.Take(1)
+	ports, err := testprocess.FreePorts(1)
 	require.NoError(t, err)
 	return fmt.Sprintf("127.0.0.1:%d", ports[0])
 }

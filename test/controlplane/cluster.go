@@ -17,8 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"gpu-node-provider/test/freeport"
-	"gpu-node-provider/test/process"
+	"gpu-node-provider/test/testbed/process"
 )
 
 // Options say what to start.
@@ -61,7 +60,7 @@ func freePorts() (p ports, err error) {
 		&p.etcd, &p.peer, &p.api, &p.manager, &p.scheduler, &p.kwok,
 		&p.probe, &p.metrics, &p.metricsService, &p.adapter, &p.adapterMetrics,
 	}
-	free, err := freeport.Take(len(all))
+	free, err := process.FreePorts(len(all))
 	if err != nil {
 		return p, err
 	}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 
-	"gpu-node-provider/test/process"
+	"gpu-node-provider/test/testbed/process"
 )
 
 // restartDelay is a kubelet's first; it doubles there, which no round needs.

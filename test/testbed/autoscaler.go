@@ -6,8 +6,7 @@ import (
 	"os"
 	"strings"
 
-	"gpu-node-provider/test/freeport"
-	"gpu-node-provider/test/process"
+	"gpu-node-provider/test/testbed/process"
 )
 
 // autoscalerFlags cut waiting times, so that a round takes minutes: a loop every
@@ -26,7 +25,7 @@ func (b *Bed) StartAutoscaler(ctx context.Context) error {
 	if err := os.WriteFile(b.file("cloud-config"), []byte(fmt.Sprintf("address: %q\ngrpc_timeout: 5s\n%s", b.grpc, b.clientFields())), 0o600); err != nil {
 		return err
 	}
-	ports, err := freeport.Take(1)
+	ports, err := process.FreePorts(1)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 
 	"gpu-node-provider/test/controlplane"
 	"gpu-node-provider/test/nodeagent"
-	"gpu-node-provider/test/process"
+	"gpu-node-provider/test/testbed/process"
 )
 
 // Options say what a bed is made of.

@@ -15,8 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"gpu-node-provider/provider/report"
-	"gpu-node-provider/test/freeport"
-	"gpu-node-provider/test/process"
+	"gpu-node-provider/test/testbed/process"
 )
 
 // Config is a node group file, but for the addresses, which the bed puts in.
@@ -109,7 +108,7 @@ func (b *Bed) prepareProvider(ctx context.Context) error {
 		return err
 	}
 	for n := range max(1, b.Replicas) {
-		ports, err := freeport.Take(3)
+		ports, err := process.FreePorts(3)
 		if err != nil {
 			return err
 		}

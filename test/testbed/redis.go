@@ -11,15 +11,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"gpu-node-provider/test/freeport"
-	"gpu-node-provider/test/process"
+	"gpu-node-provider/test/testbed/process"
 )
 
 func (b *Bed) prepareRedis(context.Context) error {
 	if err := os.MkdirAll(b.Logs(), 0o700); err != nil {
 		return err
 	}
-	ports, err := freeport.Take(1)
+	ports, err := process.FreePorts(1)
 	if err != nil {
 		return err
 	}
@@ -51,7 +50,7 @@ const sentinel = "redis-sentinel"
 // replica take over ten seconds after the first has gone. b.Redis and the provider,
 // which is started anew, ask the Sentinel from now on.
 func (b *Bed) FailOverRedis(ctx context.Context) error {
-	ports, err := freeport.Take(2)
+	ports, err := process.FreePorts(2)
 	if err != nil {
 		return err
 	}
@@ -104,7 +103,7 @@ const slots = 16384
 // which is started anew, ask it from now on.
 func (b *Bed) SpreadRedis(ctx context.Context) error {
 	const masters = 3
-	ports, err := freeport.Take(2 * masters)
+	ports, err := process.FreePorts(2 * masters)
 	if err != nil {
 		return err
 	}

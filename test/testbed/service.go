@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"gpu-node-provider/test/freeport"
+	"gpu-node-provider/test/testbed/process"
 )
 
 // service stands in for kube-proxy: it takes connections for a Service of
@@ -35,7 +35,7 @@ func (b *Bed) startService(ctx context.Context, objects []*unstructured.Unstruct
 	if err != nil {
 		return "", fmt.Errorf("deploy/manifests/service.yaml: %s: %w", name, err)
 	}
-	ports, err := freeport.Take(1)
+	ports, err := process.FreePorts(1)
 	if err != nil {
 		return "", err
 	}

@@ -1,6 +1,8 @@
 // Package process runs the parts of a testbed as real processes: each with a
 // log of its own, waited for until it is ready, stopped as a service manager
-// would, and ended by the kernel when the test itself dies.
+// would, and ended by the kernel when the test itself dies. It also finds ports
+// for them. It imports the standard library only, so that unit tests can start a
+// real redis-server without the rest of the testbed.
 package process
 
 import (
@@ -53,7 +55,8 @@ func Start(spec Spec) (*Process, error) {
 	p.command.Env = append(os.Environ(), spec.Env...)
 	p.command.Dir = spec.WorkDir
 	p.command.Stdout, p.command.Stderr = log, log
-	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	p.command.SysProcAttr = EndWithParent()
+	p.command.SysProcAttr.Setpgid = true
 	if err := p.command.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
 	}

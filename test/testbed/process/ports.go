@@ -1,5 +1,4 @@
-// Package freeport finds ports for servers that have to be told theirs.
-package freeport
+package process
 
 import (
 	"errors"
@@ -22,8 +21,9 @@ var nextPort atomic.Uint32
 
 func init() { nextPort.Store(rand.Uint32N(portRange)) }
 
-// Take finds n ports of loopback that nothing listens on.
-func Take(n int) ([]int, error) {
+// FreePorts finds n ports of loopback that nothing listens on, for servers that
+// cannot choose their own.
+func FreePorts(n int) ([]int, error) {
 	ports := make([]int, 0, n)
 	for range portRange {
 		port := firstPort + int(nextPort.Add(1)%portRange)
