@@ -18,12 +18,12 @@ import (
 
 var trainers = []string{"a", "b", "c"}
 
-// TestAsRecorded plays the stories of the traces of 1.36, and compares.
+// TestAsRecorded plays the stories of the recordings of 1.36, and compares.
 func TestAsRecorded(t *testing.T) {
 	for _, tt := range []struct {
-		trace string
-		story story
-		play  func(*world)
+		recording string
+		story     story
+		play      func(*world)
 	}{
 		{"ca-1.36-round", story{boot: 2 * time.Second, work: 6 * time.Second, after: 10 * time.Second}, round},
 		{"ca-1.36-refuse", story{boot: 2 * time.Second, refusals: 6}, round},
@@ -37,8 +37,8 @@ func TestAsRecorded(t *testing.T) {
 		}}, restart},
 		{"ca-1.36-partial", story{boot: 5 * time.Second, flags: []string{"--max-node-provision-time=40s"}, grant: func(int, int) int { return 1 }}, partial},
 	} {
-		t.Run(tt.trace, func(t *testing.T) {
-			want := readTrace(t, tt.trace)
+		t.Run(tt.recording, func(t *testing.T) {
+			want := readRecording(t, tt.recording)
 			var got []call
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, tt.story)

@@ -15,7 +15,7 @@ import (
 	"gpu-node-provider/proto"
 )
 
-// What the doctor says of overrides comes with the doctor.
+// provider/doctor tests the warning of `doctor` about overrides.
 func TestRule06GetOptions(t *testing.T) {
 	parallel(t)
 	t.Run("UnimplementedUnlessTheGroupHasOverrides", rule06Unimplemented)

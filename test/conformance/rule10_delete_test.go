@@ -13,9 +13,9 @@ import (
 	"gpu-node-provider/proto"
 )
 
-// The gate (what it refuses for real nodes and for fakes, and that it is asked
-// after all checks) comes with the checkpoint protocol, and that nodes on their
-// way out are kept cordoned needs a Kubernetes API.
+// The simulated cloud runs without Kubernetes here, so the gate has nothing to hold:
+// its refusals are tested in provider/checkpoint, test/property and test/e2e, and so
+// are the cordons of nodes on their way out.
 func TestRule10DeleteNodes(t *testing.T) {
 	parallel(t)
 	t.Run("TheTargetFallsInTheSameCall", rule10SameCall)

@@ -11,7 +11,7 @@ import (
 	"gpu-node-provider/proto"
 )
 
-// That unmanaged nodes carry the label without a GPU is the doctor's to find.
+// provider/doctor tests that `doctor` finds unmanaged nodes with the label and no GPU.
 func TestRule12GPULabelIsTheConfiguredKey(t *testing.T) {
 	parallel(t)
 	t.Run("TheKeyOfTheFile", rule12Key)

@@ -11,7 +11,6 @@ import (
 	"gpu-node-provider/proto"
 )
 
-// That a price is only an estimate is the doctor's to say.
 func TestRule13Prices(t *testing.T) {
 	parallel(t)
 	t.Run("ANodesPriceIsPerHourTimesDuration", rule13Node)

@@ -16,9 +16,9 @@ import (
 	"gpu-node-provider/proto"
 )
 
-// That every release from 1.24 to 1.37 is served is the business of
-// TestClientsOfEveryReleaseReadOurAnswers and of the recorded calls. Refresh is
-// Unavailable until the guard has been over all nodes once: there is no guard yet.
+// Releases from 1.24 to 1.37 are tested by TestClientsOfEveryReleaseReadOurAnswers and
+// the recordings. That the port waits for the guard's first pass over all nodes needs
+// Kubernetes: test/e2e.
 func TestRule14EveryClientAndEveryMessageIsAnswered(t *testing.T) {
 	parallel(t)
 	t.Run("EmptyMessages", rule14Empty)

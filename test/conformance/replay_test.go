@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,10 +14,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"gpu-node-provider/proto"
-	"gpu-node-provider/test/traces"
 )
 
-// restartBoot keeps machines in flight while the part of a trace is replayed in
+// The provider ids of the server that was recorded.
+const (
+	recordedPrefix      = "sim://"
+	recordedPlaceholder = "sim://i-placeholder-"
+	recordedTemplate    = "sim://template"
+)
+
+// restartBoot keeps machines in flight while the part of a recording is replayed in
 // which Cluster Autoscaler is killed and comes back: some 250 calls.
 const restartBoot = 8 * time.Second
 
@@ -26,11 +31,11 @@ const restartBoot = 8 * time.Second
 type story struct {
 	simulated []string
 	group     []string
-	machines  int // bought over the whole trace
+	machines  int // bought over the whole recording
 	absorbed  int // calls that asked again for what was in flight
 }
 
-// stories are the traces by the end of their names.
+// stories are the recordings by the end of their names.
 var stories = map[string]story{
 	"round":      {machines: 3},
 	"refuse":     {machines: 3},
@@ -45,13 +50,14 @@ var stories = map[string]story{
 func TestRecordedCalls(t *testing.T) {
 	needsOwnServer(t)
 	parallel(t)
-	for _, path := range traces.Files(t) {
-		name := strings.TrimSuffix(filepath.Base(path), ".jsonl")
+	names, err := Recordings()
+	require.NoError(t, err)
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			parallel(t)
 			_, kind, _ := strings.Cut(strings.TrimPrefix(name, "ca-"), "-")
 			told, ok := stories[kind]
-			require.True(t, ok, "what happens in trace %s is not known here", name)
+			require.True(t, ok, "no story for recording %s", name)
 			simulated := settings([]string{"bootDelay: 50ms"}, told.simulated...)
 			r := &replay{
 				server: serve(t, file{simulated: simulated, groups: []string{group("t4", told.group...)}}),
@@ -59,19 +65,20 @@ func TestRecordedCalls(t *testing.T) {
 			}
 			r.raw = r.rawClient(t)
 			r.node = r.template(t, "t4")
-			calls := readTrace(t, path)
+			calls, err := Recording(name)
+			require.NoError(t, err)
 			for _, call := range calls {
 				r.replay(t, call)
 				require.False(t, t.Failed(), "at call %d of %s", call.Seq, name)
 			}
-			assert.Len(t, r.machines, told.machines, "machines bought over the whole trace")
+			assert.Len(t, r.machines, told.machines, "machines bought over the whole recording")
 			assert.EqualValues(t, told.absorbed, r.metric(t, `gpu_node_provider_increases_absorbed_total{node_group="t4"}`))
 			t.Logf("%s: %d calls replayed, %d of them with other provider ids", name, len(calls), r.mapped)
 		})
 	}
 }
 
-// replay plays one trace against one server.
+// replay plays one recording against one server.
 type replay struct {
 	*server
 	raw      rawClient
@@ -83,10 +90,10 @@ type replay struct {
 	mapped   int
 }
 
-func (r *replay) replay(t *testing.T, call recorded) {
+func (r *replay) replay(t *testing.T, call Call) {
 	t.Helper()
 	r.prepare(t, call)
-	request := call.request
+	request := call.Request
 	message, nodes := naming(t, call)
 	if message != nil && r.rename(t, nodes) {
 		r.mapped++
@@ -100,7 +107,7 @@ func (r *replay) replay(t *testing.T, call recorded) {
 }
 
 // newlyDeleted is how many nodes a call is the first to delete.
-func (r *replay) newlyDeleted(call recorded, nodes []*proto.ExternalGrpcNode) int {
+func (r *replay) newlyDeleted(call Call, nodes []*proto.ExternalGrpcNode) int {
 	if call.Method != "NodeGroupDeleteNodes" {
 		return 0
 	}
@@ -115,7 +122,7 @@ func (r *replay) newlyDeleted(call recorded, nodes []*proto.ExternalGrpcNode) in
 }
 
 // prepare waits for what the recorded server had done by then.
-func (r *replay) prepare(t *testing.T, call recorded) {
+func (r *replay) prepare(t *testing.T, call Call) {
 	t.Helper()
 	switch call.Method {
 	case "NodeGroupIncreaseSize":
@@ -180,7 +187,7 @@ func (r *replay) renameTemplate(n *proto.ExternalGrpcNode) {
 	}
 }
 
-// counterpart binds a recorded id to one of our instances, for the whole trace.
+// counterpart binds a recorded id to one of our instances, for the whole recording.
 func (r *replay) counterpart(t *testing.T, id string) string {
 	t.Helper()
 	if ours, ok := r.ours[id]; ok {
@@ -201,7 +208,7 @@ func (r *replay) counterpart(t *testing.T, id string) string {
 }
 
 // look checks what has to hold after every call.
-func (r *replay) look(t *testing.T, call recorded, deleted int) {
+func (r *replay) look(t *testing.T, call Call, deleted int) {
 	t.Helper()
 	target, counted := r.target(t, "t4"), 0
 	for _, i := range r.instances(t, "t4") {
@@ -225,14 +232,14 @@ func (r *replay) look(t *testing.T, call recorded, deleted int) {
 // expected is the code that the rules ask for: the recorded one, but for the
 // deletions that the recorded server refused. Ours has nothing to refuse them
 // for, and answers their repetition OK.
-func expected(call recorded) string {
+func expected(call Call) string {
 	if call.Method == "NodeGroupDeleteNodes" {
 		return codes.OK.String()
 	}
 	return call.Code
 }
 
-func (r *replay) check(t *testing.T, call recorded, nodes []*proto.ExternalGrpcNode, response []byte, err error) {
+func (r *replay) check(t *testing.T, call Call, nodes []*proto.ExternalGrpcNode, response []byte, err error) {
 	t.Helper()
 	require.Equal(t, expected(call), status.Code(err).String(), "%s %d: %v", call.Method, call.Seq, err)
 	if err != nil {
@@ -298,16 +305,35 @@ func (r *replay) checkForNode(t *testing.T, n *proto.ExternalGrpcNode, g *proto.
 	r.checkGroup(t, g)
 }
 
-// TestRecordedCallsAreUnderstood: nothing in any trace is unknown to our wire file.
-func TestRecordedCallsAreUnderstood(t *testing.T) {
-	parallel(t)
-	seen := map[string]int{}
-	for _, path := range traces.Files(t) {
-		for _, call := range readTrace(t, path) {
-			require.Contains(t, methods, call.Method)
-			seen[call.Method]++
-			naming(t, call)
-		}
+// naming is a request that names nodes. Only those are taken apart and put
+// together again; all others go out byte for byte as they were recorded.
+func naming(t *testing.T, call Call) (pb.Message, []*proto.ExternalGrpcNode) {
+	t.Helper()
+	var request pb.Message
+	switch call.Method {
+	case "NodeGroupForNode":
+		request = &proto.NodeGroupForNodeRequest{}
+	case "PricingNodePrice":
+		request = &proto.PricingNodePriceRequest{}
+	case "NodeGroupDeleteNodes":
+		request = &proto.NodeGroupDeleteNodesRequest{}
+	default:
+		return nil, nil
 	}
-	t.Logf("calls by method: %v", seen)
+	require.NoError(t, pb.Unmarshal(call.Request, request))
+	switch r := request.(type) {
+	case *proto.NodeGroupForNodeRequest:
+		return request, []*proto.ExternalGrpcNode{r.GetNode()}
+	case *proto.PricingNodePriceRequest:
+		return request, []*proto.ExternalGrpcNode{r.GetNode()}
+	case *proto.NodeGroupDeleteNodesRequest:
+		return request, r.GetNodes()
+	}
+	return nil, nil
+}
+
+// registered is true for a node that joined the cluster, as opposed to the
+// stand-ins that Cluster Autoscaler makes for nodes that are not there.
+func registered(n *proto.ExternalGrpcNode) bool {
+	return strings.HasPrefix(n.GetProviderID(), recordedPrefix) && n.GetProviderID() == recordedPrefix+n.GetName()
 }

@@ -1,12 +1,7 @@
 package main
 
 import (
-	"bufio"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +10,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 
 	"gpu-node-provider/proto"
-	"gpu-node-provider/test/traces"
+	"gpu-node-provider/test/conformance"
 )
 
 // call is one that a server answered.
@@ -25,33 +20,21 @@ type call struct {
 	code    string
 }
 
-// readTrace reads the calls of a real 1.36. Without any recorded calls the test is
-// skipped, but fails in CI.
-func readTrace(t *testing.T, name string) []call {
+// readRecording reads the calls of a real 1.36.
+func readRecording(t *testing.T, name string) []call {
 	t.Helper()
-	f, err := os.Open(filepath.Join(filepath.Dir(traces.Files(t)[0]), name+".jsonl"))
+	recorded, err := conformance.Recording(name)
 	require.NoError(t, err)
-	defer func() { _ = f.Close() }()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
 	var calls []call
-	for lines.Scan() {
-		var line struct {
-			Method     string `json:"method"`
-			RequestHex string `json:"request_hex"`
-			Code       string `json:"code"`
+	for _, c := range recorded {
+		if strings.HasPrefix(c.Method, "Pricing") { // the expander's, which is left out
+			continue
 		}
-		require.NoError(t, json.Unmarshal(lines.Bytes(), &line))
-		raw, err := hex.DecodeString(line.RequestHex)
-		require.NoError(t, err)
-		request := requestOf(line.Method)
-		require.NotNil(t, request, line.Method)
-		require.NoError(t, pb.Unmarshal(raw, request))
-		if !strings.HasPrefix(line.Method, "Pricing") { // the expander's, which is left out
-			calls = append(calls, call{line.Method, request, line.Code})
-		}
+		request := requestOf(c.Method)
+		require.NotNil(t, request, c.Method)
+		require.NoError(t, pb.Unmarshal(c.Request, request))
+		calls = append(calls, call{c.Method, request, c.Code})
 	}
-	require.NoError(t, lines.Err())
 	require.NotEmpty(t, calls)
 	return calls
 }
