@@ -20,7 +20,7 @@ import (
 	"gpu-node-provider/cloud/aws/awstest"
 )
 
-// The races of cases B-01 to B-05: capacity that comes while it is given up,
+// The races of cases B-01 to B-04 (test/README.md): capacity that comes while it is given up,
 // shortage, outside changes, lost answers, in every order. Whatever the order,
 //   - no instance in service ends that nobody asked to delete;
 //   - what a call reports is what it has done to the desired capacity, and each

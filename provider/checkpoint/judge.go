@@ -68,8 +68,8 @@ type Verdict struct {
 	Until time.Time
 }
 
-// Judge says whether a pod's work is safe, by the table of the design. now is
-// Redis' time. It is a pure function.
+// Judge decides whether a pod's work is safe, by the table "When a pod is clear" of
+// README.md. now is Redis' time. It is a pure function.
 func Judge(now time.Time, policy Policy, pod Facts, request *Request, ack *Ack) Verdict {
 	saved, problem := savedAt(now, pod, request, ack)
 	switch pod.Stage {

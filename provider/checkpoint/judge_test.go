@@ -16,7 +16,8 @@ func at(minutes float64) time.Time { return noon.Add(time.Duration(minutes * flo
 
 func ackAt(minutes float64) *Ack { return &Ack{SavedAt: at(minutes)} }
 
-// TestJudge holds every row of the design's table. Times are minutes around noon, which is now.
+// TestJudge has cases for every row of the table "When a pod is clear" in README.md.
+// Times are minutes around noon, which is now.
 func TestJudge(t *testing.T) {
 	running := Facts{Stage: Running, Started: at(-60)}
 	terminating := Facts{Stage: Terminating, Started: at(-60), TerminatingSince: at(-2), Grace: 5 * time.Minute}

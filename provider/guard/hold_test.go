@@ -36,6 +36,14 @@ func TestHeldUntilAcknowledged(t *testing.T) {
 	w.requireGate("at most 20m0s counts")
 }
 
+func TestE06PodWithoutAGPUIsHeldToo(t *testing.T) {
+	w := newWorld(t)
+	w.train("a", func(p *corev1.Pod) { p.Spec.Containers[0].Resources = corev1.ResourceRequirements{} })
+	w.pass(time.Second)
+	w.requireHeld(true, "it matches the selector, whatever it requests")
+	w.requireGate("training pod train/a: it has not acknowledged")
+}
+
 func TestNothingIsWrittenWhenNothingChanges(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"a", "b", "c", "d"} {

@@ -66,8 +66,8 @@ func caseA03(t *testing.T) {
 	}
 }
 
-// caseA04: before the first load the design goes further than the report: the
-// port is not open (TestRule01…/ThePortIsNotOpenBeforeTheFirstSnapshot).
+// caseA04: before the first snapshot rule 1 goes further than the report: the port
+// is not open (TestRule01…/ThePortIsNotOpenBeforeTheFirstSnapshot).
 func caseA04(t *testing.T) {
 	s := serve(t, file{simulated: []string{"api: {latency: 2s, errorRate: 0.2}"}})
 	for range 300 {
@@ -150,8 +150,8 @@ func caseA15(t *testing.T) {
 	assert.Equal(t, []string{id}, s.ids(t, s.id, running))
 }
 
-// caseA16: by the design a changed label is not taken over at all, since no
-// Cluster Autoscaler would notice.
+// caseA16: a changed label is refused until a restart, since a running Cluster
+// Autoscaler would not notice it.
 func caseA16(t *testing.T) {
 	f := file{}
 	s := serve(t, f)

@@ -34,9 +34,9 @@ func caseG03(t *testing.T) {
 	assert.Equal(t, map[proto.InstanceStatus_InstanceState]int{creating: 3}, errors)
 }
 
-// caseG06: the design decides for the partial grant, and against placeholders
-// for the rest: the maximum tells Cluster Autoscaler what there is, and the log
-// (with Kubernetes also an Event) tells people.
+// caseG06: rule 7 grants the part that fits, without placeholders for the rest:
+// the reported maximum keeps Cluster Autoscaler from asking for it, and the log
+// (with Kubernetes an Event, too) has the numbers.
 func caseG06(t *testing.T) {
 	s := serve(t, file{
 		groups: []string{group("t4", "maxSize: 10")},

@@ -2,17 +2,15 @@ package conformance
 
 import "testing"
 
-// A row is a public bug report that bears on the provider, by its number in
-// shared/cases.md. Here is the part of each that shows on the wire; where a
-// report and the design differ, the design decides, and the row says so.
+// A row is a public bug report that bears on the provider, by its id in
+// test/README.md. It tests the part that shows on the wire. Where the provider
+// differs from what the report asks for, the row's comment gives the reason.
 type row struct {
 	name string
 	run  func(*testing.T)
 }
 
-// TestCases has no row for what has no part on the wire: A-09 (claims of dynamic
-// resources: the doctor), A-20 (the chart), E-02 and E-06 (doctor, gate), E-05
-// (Nodes that flap).
+// TestCases has no row for cases without a part on the wire.
 func TestCases(t *testing.T) {
 	needsOwnServer(t)
 	parallel(t)

@@ -9,7 +9,8 @@ import (
 	"gpu-node-provider/provider/checkpoint"
 )
 
-// What must hold, written from the design's table and from nothing else. It goes
+// What must hold, written from the table "When a pod is clear" of
+// provider/checkpoint/README.md and from nothing else. It goes
 // by what is true in the cluster, where the provider goes by what it has seen;
 // where the provider sees late it may only hold longer.
 

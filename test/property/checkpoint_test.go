@@ -21,7 +21,8 @@ import (
 const sequencesAtOnce = 2
 
 // TestNoTrainingIsLost plays pods, nodes, Redis, the API server and the provider
-// through random interleavings, and checks each against the design's table.
+// through random interleavings, and checks each against the table "When a pod is
+// clear" of provider/checkpoint/README.md.
 func TestNoTrainingIsLost(t *testing.T) {
 	for range sequencesAtOnce {
 		t.Run("", func(t *testing.T) {
