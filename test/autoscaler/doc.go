@@ -5,6 +5,8 @@
 // evicts and deletes alike, and is held to calls that were recorded from the
 // real one. It knows nothing of the server beyond the wire.
 //
+// It is frozen: nothing is added but what a test needs of the real one's own output.
+//
 // Names in comments such as "as the real one" mean cluster-autoscaler 1.36.
 //
 // What it leaves out:

@@ -26,9 +26,6 @@ type binaries struct {
 	python       string // with the trainer's requirements
 }
 
-// AutoscalerVariable names the real Cluster Autoscaler's binary, where there is one.
-const AutoscalerVariable = "CLUSTER_AUTOSCALER"
-
 func findBinaries() (b binaries, err error) {
 	if b.root, err = repository(); err != nil {
 		return b, err
@@ -38,8 +35,10 @@ func findBinaries() (b binaries, err error) {
 	b.provider = filepath.Join(b.root, "bin", "gpu-node-provider")
 	b.autoscaler = filepath.Join(cache, "bin", "autoscaler")
 	b.python = filepath.Join(cache, "trainer", "bin", "python")
-	if file := os.Getenv(AutoscalerVariable); file != "" {
-		b.autoscaler = file
+	if !StandIn() {
+		if b.autoscaler, err = builtAutoscaler(); err != nil {
+			return b, err
+		}
 	}
 	if b.redis, err = exec.LookPath("redis-server"); err != nil {
 		return b, fmt.Errorf("%w; install the package redis-server", err)
@@ -52,9 +51,6 @@ func findBinaries() (b binaries, err error) {
 	}
 	return b, errors.Join(problems...)
 }
-
-// StandIn says that Cluster Autoscaler is not the real one.
-func StandIn() bool { return os.Getenv(AutoscalerVariable) == "" }
 
 // repository is the folder above the working directory that holds go.mod.
 func repository() (string, error) {
