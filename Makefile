@@ -94,6 +94,15 @@ check-generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go ## Check that proto/ holds w
 	@diff -ru -x doc.go -x '*.proto' .cache/generated/proto proto || \
 		{ echo 'proto/ is not what externalgrpc.proto generates: run `make generate` and commit the result' >&2; exit 1; }
 
+# What `make test` plays in a minute is played twenty times and more here. Seeds change from run to run; a failure prints its own.
+.PHONY: search
+search: ## Play the random tests for long: some 40 minutes on two cores
+	go test -count 1 -timeout 90m ./test/property -run '^Test(ProviderHolds|NoTraining)' -rapid.checks=500000
+	go test -count 1 -timeout 90m ./cloud/aws -run '^TestRaces$$' -rapid.checks=50000
+	go test -count 1 -timeout 90m ./cloud/simulated -run '^TestRandomCalls$$' -rapid.checks=100000
+	go test -count 1 -timeout 30m ./test/conformance -run '^TestRule06' -rapid.checks=10000
+	go test -count 20 -timeout 30m ./test/conformance ./cloud/simulated -run '^Test(Rule02|KillNine)'
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s)
 	.ci/fuzz $(FUZZTIME)
