@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	testprocess "gpu-node-provider/test/testbed/process"
+	"gpu-node-provider/test/testbed/process"
 )
 
 // asProgram is set in the environment of a process that is to be the program.
@@ -159,7 +159,7 @@ func ports(grpc, http string) string { return fmt.Sprintf("address: %q, httpAddr
 // freePort returns an address with a free port.
 func freePort(t *testing.T) string {
 	t.Helper()
-	ports, err := testprocess.FreePorts(1)
+	ports, err := process.FreePorts(1)
 	require.NoError(t, err)
 	return fmt.Sprintf("127.0.0.1:%d", ports[0])
 }
