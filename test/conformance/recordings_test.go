@@ -85,7 +85,7 @@ func TestRecordings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			calls, err := Recording(name)
 			require.NoError(t, err)
-			require.Len(t, calls, tt.calls)
+			require.Equal(t, tt.calls, len(calls), "calls")
 			assert.Equal(t, tt.length*time.Millisecond, calls[len(calls)-1].At)
 			var changes []string
 			for i, call := range calls {
