@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 )
 
 // Cancel implements cloud.Backend. Never is less desired than what is there, and
@@ -91,7 +92,7 @@ func (c *Cloud) giveUp(ctx context.Context, g *group, now standing, given []stri
 // desired. It returns how many came. The lowering is done whatever happens here,
 // so what fails is logged: the next write finds what is left over.
 func (c *Cloud) keepArrivals(ctx context.Context, g *group, value, most int) int {
-	log := c.log.With(zap.String("node_group", g.id), zap.Int("desired", value))
+	log := c.log.With(zap.String(logkey.NodeGroup, g.id), zap.Int(logkey.DesiredCapacity, value))
 	now, err := c.look(ctx, g)
 	if err != nil {
 		log.Warn("arrivals during a cancel are not known", zap.Error(err))
@@ -102,7 +103,7 @@ func (c *Cloud) keepArrivals(ctx context.Context, g *group, value, most int) int
 		return 0
 	}
 	c.metrics.races.Add(float64(arrived))
-	log.Warn("instances arrived while their placeholders were given up", zap.Int("arrived", arrived))
+	log.Warn("instances arrived while their placeholders were given up", zap.Int(logkey.Arrived, arrived))
 	if err := c.setDesired(ctx, g, now, now.desired+arrived); err != nil {
 		log.Warn("desired capacity stays below what is there", zap.Error(err))
 	}

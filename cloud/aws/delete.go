@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 )
 
 // parallelTerminations is how many are under way for one group. AWS has a call
@@ -167,7 +168,7 @@ func (c *Cloud) noteEnded(ctx context.Context, g *group, desired int, departures
 	}
 	err := c.read(ctx, g)
 	if err != nil {
-		c.log.Warn("desired capacity after terminations is not known", zap.String("node_group", g.id), zap.Error(err))
+		c.log.Warn("desired capacity after terminations is not known", zap.String(logkey.NodeGroup, g.id), zap.Error(err))
 	}
 	c.noteTermination(g, func(l *lag, shown int, now time.Time) {
 		l.ended(found, now)

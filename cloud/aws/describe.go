@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 )
 
 const (
@@ -162,7 +163,7 @@ func (c *Cloud) explain(ctx context.Context, groups []*group, seen map[string]*s
 			})
 			if err != nil {
 				err = fault(ctx, "reading the scaling activities of Auto Scaling group "+asg, err)
-				c.log.Warn("reason for missing instances is not known", zap.String("auto_scaling_group", asg), zap.Error(err))
+				c.log.Warn("reason for missing instances is not known", zap.String(logkey.AutoScalingGroup, asg), zap.Error(err))
 				return nil
 			}
 			seen[asg].activities = out.Activities // each call has its own sighting

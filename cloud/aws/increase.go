@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 )
 
 // Increase implements cloud.Backend.
@@ -50,6 +51,6 @@ func (c *Cloud) protectEarly(ctx context.Context, g *group, now standing) {
 		return
 	}
 	if err := c.protectNew(ctx, g); err != nil {
-		c.log.Warn("new instances are not protected from scale-in", zap.String("node_group", g.id), zap.Error(err))
+		c.log.Warn("new instances are not protected from scale-in", zap.String(logkey.NodeGroup, g.id), zap.Error(err))
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"go.uber.org/zap"
+
+	"gpu-node-provider/cloud/logkey"
 )
 
 // filterValues is the most values that a filter of EC2 takes.
@@ -41,7 +43,7 @@ func (c *Cloud) instances(ctx context.Context, ids []string) ([]types.Instance, 
 func (c *Cloud) launchTimes(ctx context.Context, ids []string) map[string]time.Time {
 	found, err := c.instances(ctx, ids)
 	if err != nil {
-		c.log.Warn("launch times of instances are not known", zap.Int("instances", len(ids)), zap.Error(err))
+		c.log.Warn("launch times of instances are not known", zap.Int(logkey.Instances, len(ids)), zap.Error(err))
 		return nil
 	}
 	times := make(map[string]time.Time, len(found))

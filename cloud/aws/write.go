@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 )
 
 const (
@@ -111,8 +112,8 @@ func (c *Cloud) noteSet(ctx context.Context, g *group, from standing, value int)
 	}
 	// A reading has shown somebody else's value meanwhile, from before or after this one.
 	if err := c.read(ctx, g); err != nil {
-		c.log.Warn("desired capacity is not known, somebody else sets it too", zap.String("node_group", g.id),
-			zap.Int("set", value), zap.Int("shown", shown), zap.Error(err))
+		c.log.Warn("desired capacity is not known, somebody else sets it too", zap.String(logkey.NodeGroup, g.id),
+			zap.Int(logkey.DesiredCapacity, value), zap.Int(logkey.ShownDesiredCapacity, shown), zap.Error(err))
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"gpu-node-provider/cloud/logkey"
 )
 
 const (
@@ -189,9 +191,9 @@ func (r *registrar) report(steps []step, results []error, now time.Time) {
 			continue
 		}
 		r.logged[key] = now
-		r.log.Warn("simulated node not updated, trying again", zap.String("step", f.first.name),
-			zap.String("node_group", f.first.group), zap.String("node", f.first.node),
-			zap.Int("count", f.count), zap.Error(f.err))
+		r.log.Warn("simulated node not updated, trying again", zap.String(logkey.Step, f.first.name),
+			zap.String(logkey.NodeGroup, f.first.group), zap.String(logkey.Node, f.first.node),
+			zap.Int(logkey.Nodes, f.count), zap.Error(f.err))
 	}
 	for key := range r.logged {
 		if failures[key] == nil {
@@ -202,6 +204,6 @@ func (r *registrar) report(steps []step, results []error, now time.Time) {
 
 // wrote logs a change that people can see; it may be called concurrently.
 func (r *registrar) wrote(s step) {
-	r.log.Info("simulated node updated", zap.String("step", s.name), zap.String("node_group", s.group),
-		zap.String("node", s.node), zap.String("instance_id", s.id))
+	r.log.Info("simulated node updated", zap.String(logkey.Step, s.name), zap.String(logkey.NodeGroup, s.group),
+		zap.String(logkey.Node, s.node), zap.String(logkey.Instance, s.id))
 }

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	k8stesting "k8s.io/client-go/testing"
+
+	"gpu-node-provider/cloud/logkey"
 )
 
 func TestRestartAdoptsNodes(t *testing.T) {
@@ -197,7 +199,7 @@ func TestNodeInTheWay(t *testing.T) {
 		k.pass(launch + boot + plugin + beatEvery)
 		require.Equal(t, stranger, k.node(name))
 		require.Len(t, k.nodes(), 2, "the other machine has its Node")
-		require.NotZero(t, k.logs.FilterField(zap.String("step", "adopt")).Len())
+		require.NotZero(t, k.logs.FilterField(zap.String(logkey.Step, "adopt")).Len())
 	})
 }
 

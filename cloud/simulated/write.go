@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 )
 
 // Increase implements cloud.Backend.
@@ -185,6 +186,6 @@ func (c *Cloud) Interrupt(ctx context.Context, instance string) error {
 	if err != nil {
 		return fmt.Errorf("simulated: interrupt: %w", err)
 	}
-	c.log.Info("instance interrupted", zap.String("node_group", id), zap.String("instance_id", instance))
+	c.log.Info("instance interrupted", zap.String(logkey.NodeGroup, id), zap.String(logkey.Instance, instance))
 	return nil
 }

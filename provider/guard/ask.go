@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/provider/checkpoint"
 )
 
@@ -46,14 +47,14 @@ func (g *Guard) Request(ctx context.Context, p checkpoint.Pod, reason string) bo
 	id := p.ID()
 	request := checkpoint.Request{ID: strings.ToLower(rand.Text()[:12]), RequestedAt: g.Now(), Reason: reason}
 	if _, err := g.Asker.Ask(ctx, id, request, g.Policy().MaxAge); err != nil {
-		g.Log.Warn("checkpoint not requested, the next look tries again", zap.String("pod", id.String()), zap.Error(err))
+		g.Log.Warn("checkpoint not requested, the next look tries again", zap.String(logkey.Pod, id.String()), zap.Error(err))
 		return false
 	}
 	g.mu.Lock()
 	g.asked[id.UID] = g.Now()
 	g.mu.Unlock()
 	g.Metrics.requested()
-	g.Log.Info("checkpoint requested", zap.String("pod", id.String()), zap.String("request", request.ID), zap.String("because", reason))
+	g.Log.Info("checkpoint requested", zap.String(logkey.Pod, id.String()), zap.String(logkey.CheckpointID, request.ID), zap.String(logkey.Reason, reason))
 	g.View.Tell(podReference(p), "CheckpointRequested", reason)
 	return true
 }

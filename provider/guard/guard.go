@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/provider/checkpoint"
 	"gpu-node-provider/provider/cluster"
 	"gpu-node-provider/provider/nodegroup"
@@ -224,7 +225,7 @@ func (g *Guard) pass(ctx context.Context, names map[string]bool) {
 	}
 	if err != nil {
 		g.Metrics.redisFailed(err)
-		g.Log.Error("acknowledgements cannot be read, training nodes stay held", zap.Error(err), zap.Int("pods", len(pods)))
+		g.Log.Error("acknowledgements cannot be read, training nodes stay held", zap.Error(err), zap.Int(logkey.Pods, len(pods)))
 		judged = g.unknown(pods, err)
 	} else if len(pods) > 0 { // without any, Redis is not read
 		g.unread = time.Time{}
@@ -330,7 +331,7 @@ func (g *Guard) label(ctx context.Context, s subject) {
 		return
 	}
 	if err := g.View.Label(ctx, s.node, g.GroupLabel, s.place.Group); err != nil {
-		g.Log.Warn("node not labelled, the next look tries again", zap.String("node", s.node.Name), zap.Error(err))
+		g.Log.Warn("node not labelled, the next look tries again", zap.String(logkey.Node, s.node.Name), zap.Error(err))
 	}
 }
 
@@ -363,7 +364,7 @@ func (g *Guard) gone(ctx context.Context, s subject) {
 	delete(g.missing, s.instance)
 	lost := g.lost(ctx, s.recorded.Pods)
 	g.Metrics.lost(lost)
-	g.Log.Warn("an instance is gone with its record", zap.String("instance", s.instance), zap.Int("pods", len(s.recorded.Pods)), zap.Int("not_saved", lost))
+	g.Log.Warn("an instance is gone with its record", zap.String(logkey.Instance, s.instance), zap.Int(logkey.Pods, len(s.recorded.Pods)), zap.Int(logkey.PodsUnsaved, lost))
 	s.recorded.Pods = nil
 	if err := g.Record.Put(ctx, s.recorded); err != nil {
 		g.Log.Error("record not written", zap.Error(err))

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/provider/checkpoint"
 	"gpu-node-provider/provider/report"
 )
@@ -100,7 +101,7 @@ func (g *Guard) remember(ctx context.Context, machines ...checkpoint.Machine) {
 func (g *Guard) release(ctx context.Context, s subject, judged []checkpoint.Judged) bool {
 	who := released(s.node)
 	if err := g.View.Annotate(ctx, s.node, map[string]*string{ReleaseAnnotation: nil}); err != nil {
-		g.Log.Warn("node not released, the next look tries again", zap.String("node", s.node.Name), zap.Error(err))
+		g.Log.Warn("node not released, the next look tries again", zap.String(logkey.Node, s.node.Name), zap.Error(err))
 		return false
 	}
 	var keep []checkpoint.Pod
@@ -112,7 +113,7 @@ func (g *Guard) release(ctx context.Context, s subject, judged []checkpoint.Judg
 		keep = append(keep, p.Pod)
 		if !p.Clear {
 			g.Log.Warn("training pod released, what it has not saved may be lost",
-				zap.String("by", who), zap.String("node", s.node.Name), zap.String("pod", p.ID().String()))
+				zap.String(logkey.ReleasedBy, who), zap.String(logkey.Node, s.node.Name), zap.String(logkey.Pod, p.ID().String()))
 			g.View.WarnOf(podReference(p.Pod), "CheckpointReleased", "its node may go without its acknowledgement, says "+who)
 		}
 	}
@@ -162,15 +163,15 @@ func (g *Guard) mark(ctx context.Context, s subject, judged []checkpoint.Judged,
 		return
 	}
 	if err := g.View.Annotate(ctx, s.node, change); err != nil {
-		g.Log.Warn("node not marked, the next look tries again", zap.String("node", s.node.Name), zap.Error(err))
+		g.Log.Warn("node not marked, the next look tries again", zap.String(logkey.Node, s.node.Name), zap.Error(err))
 		return
 	}
 	switch {
 	case hold && !marked(s.node):
-		g.Log.Info("node held", zap.String("node", s.node.Name), zap.String("because", checkpoint.Blocking(judged)))
+		g.Log.Info("node held", zap.String(logkey.Node, s.node.Name), zap.String(logkey.Reason, checkpoint.Blocking(judged)))
 		g.View.Tell(nodeReference(s.node), "HeldForCheckpoint", checkpoint.Blocking(judged))
 	case !hold && marked(s.node):
-		g.Log.Info("node no longer held", zap.String("node", s.node.Name))
+		g.Log.Info("node no longer held", zap.String(logkey.Node, s.node.Name))
 	}
 }
 
@@ -236,10 +237,10 @@ func (g *Guard) tellVerdict(s subject, p checkpoint.Judged, known bool) {
 	case p.Clear && p.Abandoned: // also at the first look after a restart, when it was not told yet
 		g.Metrics.abandoned()
 		g.View.WarnOf(podReference(p.Pod), "CheckpointAbandoned", p.Reason)
-		g.Log.Warn("checkpoint abandoned", zap.String("pod", p.ID().String()), zap.String("instance", s.instance), zap.String("because", p.Reason))
+		g.Log.Warn("checkpoint abandoned", zap.String(logkey.Pod, p.ID().String()), zap.String(logkey.Instance, s.instance), zap.String(logkey.Reason, p.Reason))
 	case known && p.Clear && p.Signals.Ack != nil && p.Released == "":
 		g.View.Tell(podReference(p.Pod), "CheckpointAcknowledged", p.Reason)
-		g.Log.Info("checkpoint acknowledged", zap.String("pod", p.ID().String()), zap.String("instance", s.instance))
+		g.Log.Info("checkpoint acknowledged", zap.String(logkey.Pod, p.ID().String()), zap.String(logkey.Instance, s.instance))
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/provider/checkpoint"
 )
 
@@ -72,10 +73,10 @@ func (h Webhook) answer(ctx context.Context, r *admissionv1.AdmissionRequest) *a
 	blocking, err := h.judge(ctx, r.Namespace, r.Name, r.DryRun != nil && *r.DryRun)
 	switch {
 	case err != nil:
-		h.Log.Warn("eviction denied, since it cannot be judged", zap.String("pod", r.Namespace+"/"+r.Name), zap.Error(err))
+		h.Log.Warn("eviction denied, since it cannot be judged", zap.String(logkey.Pod, r.Namespace+"/"+r.Name), zap.Error(err))
 		return denied(http.StatusTooManyRequests, "whether the training is safe is not known: "+err.Error())
 	case blocking != "":
-		h.Log.Info("eviction denied", zap.String("pod", r.Namespace+"/"+r.Name), zap.String("because", blocking))
+		h.Log.Info("eviction denied", zap.String(logkey.Pod, r.Namespace+"/"+r.Name), zap.String(logkey.Reason, blocking))
 		return denied(http.StatusTooManyRequests, blocking+"; it is asked for a checkpoint, try again")
 	default:
 		return allowed()

@@ -15,6 +15,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc/credentials"
+
+	"gpu-node-provider/cloud/logkey"
 )
 
 // Why a handshake failed; label values, so the set is fixed.
@@ -55,7 +57,7 @@ func (h *handshaker) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthIn
 		// The reason is part of the message because the sampler tells messages
 		// apart: a flood of one reason must not hide another.
 		h.log.Log(level, "TLS handshake failed: "+reason,
-			zap.String("reason", reason), zap.Stringer("remote_address", raw.RemoteAddr()), zap.Error(err))
+			zap.String(logkey.Reason, reason), zap.Stringer(logkey.RemoteAddress, raw.RemoteAddr()), zap.Error(err))
 	}
 	return conn, info, err
 }

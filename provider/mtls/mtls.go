@@ -33,6 +33,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc/credentials"
 
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/provider/reload"
 )
 
@@ -145,12 +146,12 @@ func (s *Server) reload(contents reload.Contents, errRead error) {
 		s.metrics.reloadErrors.Inc()
 		s.metrics.reloadFailed.Set(1)
 		s.log.Error("new TLS files refused, the old ones stay in use",
-			zap.Error(err), zap.Time("not_after", s.current.Load().expiry))
+			zap.Error(err), zap.Time(logkey.NotAfter, s.current.Load().expiry))
 		return
 	}
 	s.use(m)
 	s.log.Info("new TLS files in use",
-		zap.String("serial", m.serial()), zap.Time("not_after", m.expiry))
+		zap.String(logkey.Serial, m.serial()), zap.Time(logkey.NotAfter, m.expiry))
 }
 
 func (s *Server) use(m *material) {
