@@ -11,19 +11,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxValues bounds what a file holds once its aliases are written out. A few
-// lines of aliases can stand for billions of values, and no file of 1 MiB that
-// is meant comes near.
+// maxValues limits the values of a file once its aliases are expanded, since a few
+// lines of aliases can expand to billions. No valid file of 1 MiB comes near it.
 const maxValues = 250_000
 
-// decoder writes a YAML tree over a Config.
+// decoder decodes a YAML tree into a Config.
 //
-// It is written here because sigs.k8s.io/yaml, by way of encoding/json, stops
-// at the first mismatch, leaves list indexes out of its paths and has no lines.
+// sigs.k8s.io/yaml does not serve here: by way of encoding/json it stops at the
+// first mismatch, omits list indexes from its paths and reports no lines.
 type decoder struct {
 	*problems
-	lines  map[string]int // of each path that the file sets
-	broken []string       // paths whose value could not be read
+	lines  map[string]int // line of each path that the file sets
+	broken []string       // paths whose value did not decode
 	fields map[reflect.Type]map[string]int
 	values int
 }
@@ -32,8 +31,8 @@ func newDecoder(all *problems) *decoder {
 	return &decoder{problems: all, lines: map[string]int{}, fields: map[reflect.Type]map[string]int{}}
 }
 
-// decode reads the tree over c's defaults. It is false when there is no point
-// in looking at the result.
+// decode decodes the tree over the defaults of c. It returns false when it stopped
+// early, so that validating c would report values that were merely not reached.
 func (d *decoder) decode(root *yaml.Node, c *Config) bool {
 	c.setDefaults()
 	d.lines[""] = root.Line
@@ -45,9 +44,9 @@ func (d *decoder) decode(root *yaml.Node, c *Config) bool {
 	return true
 }
 
-// merge adds what the rules found, each with the line of its field or of the
-// closest one around it. What only follows from a value that could not be read
-// is left out.
+// merge adds the problems that validation found, each with the line of its field or
+// of the closest enclosing one. It drops those that follow from a value that did not
+// decode.
 func (d *decoder) merge(found *problems) {
 	for _, f := range found.found {
 		if !d.touched(f.Field) && !slices.ContainsFunc(f.causes, d.touched) {
@@ -57,12 +56,12 @@ func (d *decoder) merge(found *problems) {
 	d.extra += found.extra
 }
 
-// touched is whether some of the field could not be read.
+// touched reports whether the field, a part of it, or a field around it did not decode.
 func (d *decoder) touched(field string) bool {
 	return slices.ContainsFunc(d.broken, func(path string) bool { return within(field, path) || within(path, field) })
 }
 
-// within is whether path is outer or lies inside it.
+// within reports whether path is outer or lies inside it.
 func within(path, outer string) bool {
 	rest, ok := strings.CutPrefix(path, outer)
 	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
@@ -77,7 +76,7 @@ func (d *decoder) line(path string) int {
 	}
 }
 
-// mismatch reports a value that cannot be what its field needs.
+// mismatch reports a value of the wrong type.
 func (d *decoder) mismatch(path, format string, args ...any) {
 	if len(d.found) < maxProblems {
 		d.broken = append(d.broken, path)
@@ -85,7 +84,7 @@ func (d *decoder) mismatch(path, format string, args ...any) {
 	d.addAt(path, d.lines[path], format, args...)
 }
 
-// spend counts values, and is false once there have been too many.
+// spend counts a value. It returns false once maxValues is exceeded.
 func (d *decoder) spend() bool {
 	d.values++
 	return d.values <= maxValues
@@ -119,15 +118,15 @@ func (d *decoder) value(n *yaml.Node, path string, v reflect.Value) {
 	}
 }
 
-// null treats a key without a value as left out where that can mean only one
-// thing: text, lists, mappings and sections that are there anyway.
+// null treats a key without a value as unset where that is unambiguous: strings,
+// lists, mappings and sections that always exist.
 func (d *decoder) null(path string, v reflect.Value) {
 	t := v.Type()
 	section := t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct && !isText(t.Elem())
 	container := t.Kind() == reflect.Slice || t.Kind() == reflect.Map || t.Kind() == reflect.Struct && !isText(t)
 	switch {
-	case section: // its mere presence switches something on
-		d.mismatch(path, "has no value; write {} to have it with its defaults, or remove the key")
+	case section: // its presence enables a feature
+		d.mismatch(path, "has no value; write {} to use its defaults, or remove the key")
 	case t.Kind() != reflect.String && !container:
 		d.mismatch(path, "has no value; write one, or remove the key")
 	}
@@ -193,9 +192,8 @@ func (d *decoder) list(n *yaml.Node, path string, v reflect.Value) {
 // entry is a key of a mapping with its value.
 type entry struct{ key, value *yaml.Node }
 
-// entries lists a mapping's own entries, then those that << merges and that it
-// does not set itself. A key that is set twice is reported, and its first value
-// counts.
+// entries returns a mapping's own entries, then those merged by << that it does not
+// set itself. It reports a key that is set twice and keeps the first value.
 func (d *decoder) entries(n *yaml.Node, child func(string) string) []entry {
 	var own, merged []entry
 	seen := map[string]int{}
@@ -223,7 +221,7 @@ func (d *decoder) entries(n *yaml.Node, child func(string) string) []entry {
 	return own
 }
 
-// merged lists the entries of the mapping, or the list of mappings, behind <<.
+// merged returns the entries of the mapping, or of the list of mappings, that << refers to.
 func (d *decoder) merged(n *yaml.Node, child func(string) string) []entry {
 	n = target(n)
 	switch {
@@ -247,7 +245,7 @@ func (d *decoder) merged(n *yaml.Node, child func(string) string) []entry {
 	}
 }
 
-// fieldsOf maps the file's names of a struct's fields to their indexes.
+// fieldsOf maps the JSON names of a struct's fields to their indexes.
 func (d *decoder) fieldsOf(t reflect.Type) map[string]int {
 	if known, ok := d.fields[t]; ok {
 		return known
@@ -255,10 +253,10 @@ func (d *decoder) fieldsOf(t reflect.Type) map[string]int {
 	fields := map[string]int{}
 	for i := range t.NumField() {
 		if t.Field(i).Type == reflect.TypeFor[*metav1.Time]() {
-			continue // a taint's timeAdded, which only Kubernetes writes
+			continue // timeAdded of a taint, which only Kubernetes sets
 		}
 		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		if name == "-" { // it is not the file's to say
+		if name == "-" { // set by the completion, not by the file
 			continue
 		}
 		fields[name] = i
@@ -267,7 +265,7 @@ func (d *decoder) fieldsOf(t reflect.Type) map[string]int {
 	return fields
 }
 
-// fresh is a new value with its defaults.
+// fresh returns a new value with its defaults.
 func fresh(t reflect.Type) reflect.Value {
 	v := reflect.New(t)
 	if d, ok := v.Interface().(defaulter); ok {
@@ -276,8 +274,8 @@ func fresh(t reflect.Type) reflect.Value {
 	return v.Elem()
 }
 
-// advice names the key that was meant, or those there are. It is worked out
-// only for problems that are kept.
+// advice suggests a key for an unknown one. It is a Stringer so that the distances
+// are computed only for problems that fit the report.
 type advice struct {
 	name   string
 	fields map[string]int
@@ -289,11 +287,11 @@ func (a advice) String() string {
 	if off := distance(a.name, closest); off <= 2 && 2*off < len(a.name) {
 		return "did you mean " + closest + "?"
 	}
-	return "the keys here are " + strings.Join(names, ", ")
+	return "the known keys are " + strings.Join(names, ", ")
 }
 
-// distance is how many letters have to be added, dropped or replaced to make b
-// of a, in whatever case. Long names are far from everything.
+// distance returns the Levenshtein distance of a and b, ignoring case. A name longer
+// than maxShown is not compared, to bound the work.
 func distance(a, b string) int {
 	if len(a) > maxShown {
 		return len(a)

@@ -40,7 +40,7 @@ func TestValidateWithoutAFile(t *testing.T) {
 	require.NoError(t, c.Validate())
 
 	c.Kubernetes = nil
-	require.EqualError(t, c.Validate(), "kubernetes: is missing; real nodes are held through the Kubernetes API, so only the simulated cloud does without")
+	require.EqualError(t, c.Validate(), "kubernetes: is missing; nodes on AWS are held through the Kubernetes API; only the simulated cloud runs without one")
 	assert.ErrorContains(t, (&Config{}).Validate(), "apiVersion: is missing; write gpu-node-provider.io/v1\n")
 }
 
@@ -128,7 +128,7 @@ func TestWithin(t *testing.T) {
 
 func TestAdviceForUnknownKeys(t *testing.T) {
 	fields := map[string]int{"address": 0, "db": 0, "tls": 0}
-	const all = "the keys here are address, db, tls"
+	const all = "the known keys are address, db, tls"
 	for name, want := range map[string]string{
 		"addressx": "did you mean address?", "ADDRESS": "did you mean address?", "addressed": "did you mean address?", "addr": all,
 		"d": all, "dbs": "did you mean db?", "tl": all, "tsl": all, "": all, "größe": all,

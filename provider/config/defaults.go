@@ -8,12 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// missingSize marks a maxSize that the file does not give: there is no safe
-// default for how many machines may be bought.
+// missingSize marks a maxSize that the file does not set. No default is safe,
+// since it bounds the cost of the group.
 const missingSize = math.MinInt
 
-// defaulter fills in a section before the file's own values are read over it,
-// so that a zero that somebody wrote is not mistaken for a missing value.
+// defaulter sets the defaults of a section before its values are decoded, so that
+// a zero in the file is not mistaken for a missing value.
 type defaulter interface{ setDefaults() }
 
 func (c *Config) setDefaults() {
@@ -27,7 +27,7 @@ func (c *Config) setDefaults() {
 		AbandonAfter: Duration{time.Hour},
 		AskAfter:     Duration{10 * time.Minute},
 		AskEvery:     Duration{30 * time.Minute},
-		// What aws-node-termination-handler puts on a node that AWS takes away.
+		// Taints of aws-node-termination-handler on a node that AWS is about to reclaim.
 		AskOnTaints: []string{
 			"aws-node-termination-handler/asg-lifecycle-termination",
 			"aws-node-termination-handler/rebalance-recommendation",
@@ -66,7 +66,7 @@ func (g *NodeGroup) setDefaults() {
 	g.Arch = "amd64"
 }
 
-// resolve fills in what follows from other parts of the file.
+// resolve sets defaults that depend on other sections.
 func (c *Config) resolve() {
 	if c.Cloud.AWS != nil && c.Kubernetes == nil {
 		c.Kubernetes = &Kubernetes{}
@@ -86,12 +86,12 @@ func (c *Config) resolve() {
 	}
 }
 
-// completeCapacity adds what every real node has and nobody thinks of writing:
-// without them Cluster Autoscaler finds that no pod fits. On AWS the instance
-// type knows better, so there they are left to the cloud.
+// completeCapacity adds pods and ephemeral-storage where the file leaves them out,
+// since without them no pod fits the template Node. On AWS they come from the
+// instance type.
 func (g *NodeGroup) completeCapacity() {
 	for name, amount := range map[corev1.ResourceName]string{
-		corev1.ResourcePods:             "110", // the kubelet's own default
+		corev1.ResourcePods:             "110", // the kubelet's default of --max-pods
 		corev1.ResourceEphemeralStorage: "100Gi",
 	} {
 		if _, given := g.Capacity[name]; !given {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// UnmarshalJSON reads "90s" or "5m". A bare number is refused: it would be
-// nanoseconds to Go and seconds to everybody else.
+// UnmarshalJSON parses "90s" or "5m". It rejects a bare number, which Go would read
+// as nanoseconds and most users mean as seconds.
 func (d *Duration) UnmarshalJSON(data []byte) error {
 	var text string
 	if err := json.Unmarshal(data, &text); err != nil {
@@ -22,7 +22,7 @@ func (d *Duration) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MarshalJSON writes what UnmarshalJSON reads, 5m rather than Go's 5m0s.
+// MarshalJSON writes the shortest form that UnmarshalJSON parses: 5m, not Go's 5m0s.
 func (d Duration) MarshalJSON() ([]byte, error) {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

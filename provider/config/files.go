@@ -7,10 +7,9 @@ import (
 	"path/filepath"
 )
 
-// CheckFiles reports, as an *Error, every file that the configuration names and
-// that cannot be read. It is apart from Validate because files come and go:
-// what Load returned stays true. The path of the configuration itself is only
-// for the messages.
+// CheckFiles returns an *Error with every file that the configuration names and
+// that cannot be read, or nil. It is separate from Validate because its result
+// depends on the machine. path is the configuration file, for messages only.
 func (c *Config) CheckFiles(path string) error {
 	var all problems
 	check := func(field, file string) {
@@ -36,20 +35,20 @@ func (c *Config) CheckFiles(path string) error {
 		check("redis.tls.keyFile", t.KeyFile)
 	}
 	if s := c.Cloud.Simulated; s != nil && s.StateFile != "" {
-		// The file itself need not be there yet.
+		// The first save creates the file itself.
 		if info, err := os.Stat(filepath.Dir(s.StateFile)); err != nil || !info.IsDir() {
-			all.add("cloud.simulated.stateFile", "%s is in no directory; create it, or correct the path", show(s.StateFile))
+			all.add("cloud.simulated.stateFile", "%s is in a directory that does not exist; create it, or correct the path", show(s.StateFile))
 		}
 	}
 	return failure(path, all.sorted())
 }
 
-// readable opens the file, since permissions alone do not tell. A pipe is
-// refused before that: opening one may wait for ever.
+// readable opens the file, since its mode alone does not decide access. It rejects
+// a pipe first, since opening one may block forever.
 func readable(file string) error {
 	info, err := os.Stat(file)
 	if err == nil && !info.Mode().IsRegular() {
-		return errors.New("it is not a file")
+		return errors.New("it is not a regular file")
 	}
 	if err == nil {
 		var f *os.File
@@ -57,7 +56,7 @@ func readable(file string) error {
 			err = f.Close()
 		}
 	}
-	// The path is in the message already.
+	// The message already contains the path.
 	if inner := (*fs.PathError)(nil); errors.As(err, &inner) {
 		return inner.Err
 	}

@@ -34,8 +34,8 @@ func TestCheckFiles(t *testing.T) {
 	}
 	for _, tt := range []struct{ name, file, reason string }{
 		{"missing", missing, "no such file or directory"},
-		{"a directory", dir, "it is not a file"},
-		{"a pipe", pipe, "it is not a file"},
+		{"a directory", dir, "it is not a regular file"},
+		{"a pipe", pipe, "it is not a regular file"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var want []string
@@ -43,7 +43,7 @@ func TestCheckFiles(t *testing.T) {
 				want = append(want, "provider.yaml: "+field+": "+show(tt.file)+" cannot be read: "+tt.reason+"; correct the path or its permissions")
 			}
 			if tt.file != dir {
-				want = append(want, "provider.yaml: cloud.simulated.stateFile: "+show(tt.file+"/state.json")+" is in no directory; create it, or correct the path")
+				want = append(want, "provider.yaml: cloud.simulated.stateFile: "+show(tt.file+"/state.json")+" is in a directory that does not exist; create it, or correct the path")
 			}
 			require.EqualError(t, everywhere(tt.file).CheckFiles("provider.yaml"), strings.Join(want, "\n"))
 		})
@@ -68,7 +68,7 @@ func TestCheckFilesWithoutPermission(t *testing.T) {
 func TestLoadOfWhatCannotBeRead(t *testing.T) {
 	_, err := Load(filepath.Join(t.TempDir(), "missing.yaml"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	require.ErrorContains(t, err, "reading the node group file: open ")
+	require.ErrorContains(t, err, "read node group file: open ")
 	assert.NotContains(t, err.Error(), "\n")
 
 	_, err = Load(t.TempDir())

@@ -11,10 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 )
 
-// Kubernetes' own messages quote regular expressions; these say what to write.
+// These replace the messages of Kubernetes, which quote regular expressions.
 const (
-	dnsLabelHelp   = "use up to 63 small letters, digits and '-', a letter or digit first and last"
-	labelKeyHelp   = "use up to 63 letters, digits, '-', '_' and '.', if need be after a DNS name and '/'"
+	dnsLabelHelp   = "use up to 63 lowercase letters, digits and '-', a letter or digit first and last"
+	labelKeyHelp   = "use up to 63 letters, digits, '-', '_' and '.', optionally after a DNS name and '/'"
 	labelValueHelp = "use up to 63 letters, digits, '-', '_' and '.', a letter or digit first and last"
 )
 
@@ -22,7 +22,7 @@ func isDNSLabel(s string) bool   { return len(content.IsDNS1123Label(s)) == 0 }
 func isLabelKey(s string) bool   { return len(content.IsLabelKey(s)) == 0 }
 func isLabelValue(s string) bool { return len(content.IsLabelValue(s)) == 0 }
 
-// isExtendedResource is whether s names what a device plugin offers.
+// isExtendedResource reports whether s is the name of a device plugin's resource.
 func isExtendedResource(s string) bool {
 	return strings.Contains(s, "/") && isLabelKey(s) && !strings.HasPrefix(s, "kubernetes.io/")
 }
@@ -30,7 +30,7 @@ func isExtendedResource(s string) bool {
 // hugePages matches resources such as hugepages-2Mi.
 var hugePages = regexp.MustCompile(`^hugepages-[0-9]+[KMG]i$`)
 
-// word reports text that is not what its field needs, or that is not there.
+// word reports a field that is empty, or whose text is not what describes.
 func (v validator) word(field, text string, good bool, what, help string) {
 	switch {
 	case good:
@@ -55,20 +55,20 @@ func (v validator) notNegative(field string, d Duration) {
 
 func (v validator) share(field string, f float64) {
 	if !(f >= 0 && f <= 1) { // also for NaN
-		v.add(field, "%s is not a share; write 0 to 1", decimal(f))
+		v.add(field, "%s is not a fraction; write 0 to 1", decimal(f))
 	}
 }
 
-// decimal writes a number as people do, without an exponent.
+// decimal formats a number without an exponent.
 func decimal(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
-// eachOnce runs check on every entry and refuses those that come twice.
+// eachOnce runs check on every distinct entry and reports duplicates.
 func (v validator) eachOnce(field string, list []string, check func(at, s string)) {
 	first := map[string]int{}
 	for i, s := range list {
 		at := item(field, i)
 		if j, twice := first[s]; twice {
-			v.add(at, "%s is there twice, first as %s; keep one", show(s), item(field, j))
+			v.add(at, "%s is listed twice, first as %s; keep one", show(s), item(field, j))
 			continue
 		}
 		first[s] = i
@@ -82,5 +82,5 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 
 func (v validator) launchCode(code string) {
 	v.word("cloud.simulated.launchErrors.code", code, slices.Contains(launchCodes, code),
-		"a code of failed launches", "write one of "+strings.Join(launchCodes, ", "))
+		"a launch error code", "write one of "+strings.Join(launchCodes, ", "))
 }

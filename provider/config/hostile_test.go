@@ -55,7 +55,7 @@ func TestHostileFilesEndSoonWithOneClearError(t *testing.T) {
 		"chain of merges":                 {head + "nodeGroups:\n" + mergeChain(), "unknown key"},
 		"too many groups": {
 			head + "nodeGroups:\n- &a {id: a}\n" + strings.Repeat("- *a\n", 5_000),
-			"nodeGroups: has 5001 groups; Cluster Autoscaler asks for each in every loop, so write at most 5000",
+			"nodeGroups: has 5001 groups; Cluster Autoscaler calls the provider for each in every loop, so write at most 5000",
 		},
 		"too many quotas": {
 			minimalHead + "quotas:\n- &q {name: q}\n" + strings.Repeat("- *q\n", 100),

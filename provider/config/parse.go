@@ -14,15 +14,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFileSize is what a ConfigMap can hold. Nothing that is larger can be meant.
+// maxFileSize is the size limit of a ConfigMap.
 const maxFileSize = 1 << 20
 
-// Load reads the file at path. What is wrong with its content comes back as an
-// *Error; a file that cannot be read comes back as the system's error.
+// Load reads and validates the file at path. It returns an *Error for invalid
+// content, and wraps the error of the operating system for an unreadable file.
 func Load(path string) (*Config, error) {
 	data, err := read(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading the node group file: %w", err)
+		return nil, fmt.Errorf("read node group file: %w", err)
 	}
 	c, found := parse(data)
 	if err := failure(path, found); err != nil {
@@ -31,7 +31,7 @@ func Load(path string) (*Config, error) {
 	return c, nil
 }
 
-// Parse is Load for content that is already in memory.
+// Parse validates content that is already in memory. Its errors are those of Load.
 func Parse(data []byte) (*Config, error) {
 	c, found := parse(data)
 	if err := failure("", found); err != nil {
@@ -40,7 +40,7 @@ func Parse(data []byte) (*Config, error) {
 	return c, nil
 }
 
-// read stops one byte past the limit: the path may be a device without an end.
+// read stops one byte past the limit, since the path may be a device without an end.
 func read(path string) (data []byte, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -66,14 +66,14 @@ func parse(data []byte) (*Config, []Problem) {
 	return c, all.sorted()
 }
 
-// document parses data as the one YAML mapping that it has to be.
+// document parses data as a single YAML mapping.
 func document(data []byte, all *problems) (*yaml.Node, bool) {
 	switch {
 	case len(data) > maxFileSize:
 		all.add("", "is larger than 1 MiB; keep only the node group file's own content in it")
 		return nil, false
 	case bytes.IndexByte(data, 0) >= 0:
-		all.add("", "holds a NUL byte; save it as UTF-8 text")
+		all.add("", "contains a NUL byte; save it as UTF-8 text")
 		return nil, false
 	case !utf8.Valid(data):
 		all.add("", "is not UTF-8; save it as UTF-8 text")
@@ -90,7 +90,7 @@ func document(data []byte, all *problems) (*yaml.Node, bool) {
 	}
 	switch err := decoder.Decode(&more); {
 	case err == nil:
-		all.addAt("", more.Line, "holds a second YAML document; keep one file to one document")
+		all.addAt("", more.Line, "contains a second YAML document; write one document per file")
 		return nil, false
 	case !errors.Is(err, io.EOF):
 		return nil, malformed(err, all)
@@ -103,7 +103,7 @@ func document(data []byte, all *problems) (*yaml.Node, bool) {
 	return root, true
 }
 
-// yamlError is how the parser words its errors.
+// yamlError matches the errors of the YAML parser.
 var yamlError = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
 func malformed(err error, all *problems) bool {
@@ -112,6 +112,6 @@ func malformed(err error, all *problems) bool {
 		text = m[2]
 		line, _ = strconv.Atoi(m[1]) // no digits: no line
 	}
-	all.addAt("", line, "is not YAML: %s; look at the indentation, colons and quotes around there", text)
+	all.addAt("", line, "is not YAML: %s; check the indentation, colons and quotes", text)
 	return false
 }

@@ -8,14 +8,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Marshal writes the configuration with every default filled in, in the order
-// of the types. Parse reads it back to an equal Config.
+// Marshal returns the configuration as YAML with every default, in field order.
+// Parse of the result returns an equal Config.
 func (c *Config) Marshal() ([]byte, error) {
 	data, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
 	}
-	// JSON is YAML: parsed as such, it keeps the order that a map would lose.
+	// Parsing the JSON as YAML nodes keeps the field order, which a map would lose.
 	var doc yaml.Node
 	if err := yaml.Unmarshal(data, &doc); err != nil {
 		return nil, err
@@ -31,14 +31,14 @@ func (c *Config) Marshal() ([]byte, error) {
 }
 
 var (
-	// simple is text that reads better without quotes. The encoder puts them
-	// back where it would otherwise be a number or the like.
+	// simple matches text that needs no quotes. The encoder adds them again where
+	// the text would otherwise decode as another type.
 	simple = regexp.MustCompile(`^[A-Za-z0-9/][A-Za-z0-9/._=:@*-]*$`)
-	// oldBool is what YAML 1.1, and so other tools, would take for a boolean.
+	// oldBool matches text that YAML 1.1, and so other tools, decodes as a boolean.
 	oldBool = regexp.MustCompile(`^(?i:y|yes|n|no|on|off)$`)
 )
 
-// relax turns JSON's style into that of a file that people write.
+// relax replaces the flow style and quotes of JSON with block style.
 func relax(n *yaml.Node) {
 	if n.Kind != yaml.ScalarNode || simple.MatchString(n.Value) && !oldBool.MatchString(n.Value) {
 		n.Style = 0

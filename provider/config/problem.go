@@ -7,24 +7,24 @@ import (
 	"strings"
 )
 
-// maxProblems bounds a report. A file with more wrong lines than this is not a
-// configuration, and its report must still fit a log line or an Event.
+// maxProblems bounds the memory and length of a report on a file that is not a
+// configuration at all.
 const maxProblems = 1000
 
-// Problem is one thing that is wrong with the file, and what to do about it.
+// Problem is one invalid field.
 type Problem struct {
-	Field   string // such as nodeGroups[1].maxSize; empty for the file as a whole
-	Line    int    // 0 when it is not known
-	Message string
+	Field   string // field path such as nodeGroups[1].maxSize; empty for the whole file
+	Line    int    // 1-based; 0 when unknown
+	Message string // "what is wrong; what to do"
 }
 
-// Error is everything that is wrong with a file.
+// Error lists every problem of a file.
 type Error struct {
-	Path     string // of the file; empty when there is none
+	Path     string // of the file; empty for content in memory
 	Problems []Problem
 }
 
-// Error has one line for each problem: file, line, field, what is wrong, what to do.
+// Error returns one line for each problem: file:line: field: what is wrong; what to do.
 func (e *Error) Error() string {
 	lines := make([]string, 0, len(e.Problems))
 	for _, p := range e.Problems {
@@ -49,7 +49,7 @@ func (p Problem) render(file string) string {
 	return strings.Join(append(parts, p.Message), ": ")
 }
 
-// failure makes an error of problems, and nil of none.
+// failure returns an *Error, or nil when found is empty.
 func failure(file string, found []Problem) error {
 	if len(found) == 0 {
 		return nil
@@ -57,16 +57,16 @@ func failure(file string, found []Problem) error {
 	return &Error{Path: file, Problems: found}
 }
 
-// problems collects what the rules find.
+// problems collects problems up to maxProblems.
 type problems struct {
 	found []finding
-	extra int // how many did not fit
+	extra int // problems beyond maxProblems
 }
 
-// finding is a problem of which the cause may lie in other fields.
+// finding is a problem with the other fields that its rule looked at.
 type finding struct {
 	Problem
-	causes []string
+	causes []string // field paths
 }
 
 func (p *problems) add(field, format string, args ...any) {
@@ -81,8 +81,8 @@ func (p *problems) addAt(field string, line int, format string, args ...any) {
 	p.found = append(p.found, finding{Problem: Problem{Field: field, Line: line, Message: fmt.Sprintf(format, args...)}})
 }
 
-// addFrom is add for a rule that has also looked at other fields: where one of
-// those could not be read, what the rule found means nothing.
+// addFrom is add for a rule that also looked at other fields: if one of those did
+// not decode, merge drops the problem.
 func (p *problems) addFrom(causes []string, field, format string, args ...any) {
 	before := len(p.found)
 	p.add(field, format, args...)
@@ -91,7 +91,7 @@ func (p *problems) addFrom(causes []string, field, format string, args ...any) {
 	}
 }
 
-// sorted is everything found in the order of the file, as far as lines are known.
+// sorted returns the problems by line; those without a line come first.
 func (p *problems) sorted() []Problem {
 	out := make([]Problem, 0, len(p.found))
 	for _, f := range p.found {
@@ -104,10 +104,10 @@ func (p *problems) sorted() []Problem {
 	return out
 }
 
-// maxShown is how much of a value a message repeats.
+// maxShown is the number of characters of a value that a message quotes.
 const maxShown = 60
 
-// show quotes text of the file, so that it stays short and on one line.
+// show quotes text of the file on one line, cut at maxShown.
 func show[T ~string](text T) string {
 	runes := []rune(string(text))
 	if len(runes) > maxShown {
@@ -116,12 +116,12 @@ func show[T ~string](text T) string {
 	return strconv.Quote(string(text))
 }
 
-// key is the path of an entry of a mapping that the user names, such as labels[app].
+// key returns the path of an entry of a mapping with free keys, such as labels[app].
 func key(path, name string) string {
 	return path + "[" + showKey(name) + "]"
 }
 
-// member is the path of a field, such as server.address.
+// member returns the path of a field, such as server.address.
 func member(path, name string) string {
 	if path == "" {
 		return showKey(name)
@@ -129,7 +129,7 @@ func member(path, name string) string {
 	return path + "." + showKey(name)
 }
 
-// item is the path of an element of a list, such as zones[0].
+// item returns the path of an element of a list, such as zones[0].
 func item(path string, i int) string {
 	return path + "[" + strconv.Itoa(i) + "]"
 }

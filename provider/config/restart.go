@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// RestartNeeded lists what differs between c and next and is read only at the
-// start, one "path: old → new" each. A reload takes next only if there is none.
+// RestartNeeded returns the changes from c to next in fields that are read only at
+// start-up, each as "path: old → new". A reload rejects next when there are any.
 func (c *Config) RestartNeeded(next *Config) []string {
 	before, after := c.fixed(), next.fixed()
 	all := maps.Clone(before)
@@ -30,8 +30,8 @@ func orUnset(value string) string {
 	return value
 }
 
-// fixed is every value that stays as it was at the start, by its path: what
-// sockets, clients, caches in Cluster Autoscaler and records in Redis hang on.
+// fixed returns the values that are read only at start-up, by field path: sockets,
+// clients, caches in Cluster Autoscaler and records in Redis depend on them.
 func (c *Config) fixed() map[string]string {
 	values := map[string]string{}
 	flatten("server", c.Server, values)
@@ -44,8 +44,8 @@ func (c *Config) fixed() map[string]string {
 	return values
 }
 
-// flatten takes a section apart by way of its JSON, which names things as the
-// file does.
+// flatten adds the leaves of a section, by field path. It goes through JSON, whose
+// keys are those of the file.
 func flatten(path string, section any, values map[string]string) {
 	data, err := json.Marshal(section)
 	if err != nil {
@@ -60,7 +60,7 @@ func flatten(path string, section any, values map[string]string) {
 	leaves(path, tree, values)
 }
 
-// userKeys are the mappings whose keys are the user's own.
+// userKeys are the paths of mappings with free keys.
 var userKeys = map[string]bool{"cloud.simulated.capacity": true, "cloud.aws.discovery.tags": true}
 
 func leaves(path string, tree any, values map[string]string) {
@@ -68,7 +68,7 @@ func leaves(path string, tree any, values map[string]string) {
 	case nil:
 	case map[string]any:
 		if len(t) == 0 {
-			values[path] = "{}" // being there at all may switch something on
+			values[path] = "{}" // its presence may enable a feature
 		}
 		for name, child := range t {
 			at := member(path, name)

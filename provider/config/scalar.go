@@ -12,17 +12,16 @@ import (
 
 var (
 	wholeNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]{0,18})$`)
-	// Kubernetes' own parser takes exponents whose powers of ten fill the memory.
+	// The parser of Kubernetes accepts exponents whose powers of ten exhaust the memory.
 	quantity = regexp.MustCompile(`^[+-]?[0-9.]{1,32}([numk]|[KMGTPE]i?|[eE][+-]?[0-9]{1,2})?$`)
 )
 
-// plainTags are what YAML makes of text that is written without a tag.
+// plainTags are the tags that YAML resolves untagged text to.
 var plainTags = map[string]bool{
 	"!!str": true, "!!int": true, "!!float": true, "!!bool": true, "!!timestamp": true, "!!merge": true,
 }
 
-// isText is whether values of the type are written as one word in the file
-// although Go has them as structs.
+// isText reports whether the type is a struct in Go and a scalar in the file.
 func isText(t reflect.Type) bool {
 	return t == reflect.TypeFor[Duration]() || t == reflect.TypeFor[resource.Quantity]()
 }
@@ -42,7 +41,7 @@ func (d *decoder) scalar(n *yaml.Node, path string, v reflect.Value) {
 	}
 	switch v.Kind() {
 	case reflect.String:
-		// The text as it stands: an unquoted 1.10 or true means those letters.
+		// The text as written: an unquoted 1.10 or true is a string here.
 		v.SetString(n.Value)
 	case reflect.Bool:
 		d.boolean(n, path, v)
@@ -51,14 +50,14 @@ func (d *decoder) scalar(n *yaml.Node, path string, v reflect.Value) {
 	case reflect.Float64:
 		d.float(n, path, v)
 	default:
-		panic("config: a field of a kind that the decoder does not know: " + v.Type().String())
+		panic("config: decoder does not support the type of a field: " + v.Type().String())
 	}
 }
 
 func (d *decoder) text(n *yaml.Node, path string, v reflect.Value) {
 	switch out := v.Addr().Interface().(type) {
 	case *Duration:
-		text, _ := json.Marshal(n.Value) // text always has a JSON form
+		text, _ := json.Marshal(n.Value) // never fails for a string
 		if err := out.UnmarshalJSON(text); err != nil {
 			d.mismatch(path, "%s; write a number with its unit", err)
 		}
@@ -72,7 +71,7 @@ func (d *decoder) text(n *yaml.Node, path string, v reflect.Value) {
 func (d *decoder) boolean(n *yaml.Node, path string, v reflect.Value) {
 	on, err := strconv.ParseBool(n.Value)
 	if err != nil || n.ShortTag() != "!!bool" {
-		d.mismatch(path, "%s is neither true nor false; write one of the two without quotes", show(n.Value))
+		d.mismatch(path, "%s is not a boolean; write true or false without quotes", show(n.Value))
 		return
 	}
 	v.SetBool(on)
@@ -88,7 +87,7 @@ func (d *decoder) integer(n *yaml.Node, path string, v reflect.Value) {
 }
 
 func (d *decoder) float(n *yaml.Node, path string, v reflect.Value) {
-	// YAML's .inf and .nan are errors to ParseFloat, and inf and nan are text to YAML.
+	// ParseFloat rejects YAML's .inf and .nan, and YAML reads inf and nan as strings.
 	f, err := strconv.ParseFloat(n.Value, 64)
 	number := n.ShortTag() == "!!int" || n.ShortTag() == "!!float"
 	if err != nil || !number {
@@ -98,7 +97,7 @@ func (d *decoder) float(n *yaml.Node, path string, v reflect.Value) {
 	v.SetFloat(f)
 }
 
-// target is the node behind an alias.
+// target resolves an alias.
 func target(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -110,7 +109,7 @@ func isNull(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
 }
 
-// describe says what a node is, for messages about what it should be.
+// describe returns the kind of a node, or the quoted value of a scalar, for messages.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

@@ -1,9 +1,8 @@
-// Package config reads the node group file: its types, its defaults, a strict
-// decoder, and a Validate that reports every problem at once with the path of
-// the field.
+// Package config reads the node group file: types, defaults, a strict decoder,
+// and a Validate that reports every problem at once, each with its field path.
 //
-// It knows the words of the file and nothing of what is built from them. A
-// Config that Load returns is complete and correct, and is never changed.
+// It knows the file format alone, not what other packages build from it. A Config
+// that Load returns is complete and valid, and callers must not change it.
 package config
 
 import (
@@ -19,7 +18,7 @@ const (
 	Kind       = "ProviderConfig"
 )
 
-// Config is the whole file.
+// Config is the content of a node group file.
 type Config struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -34,89 +33,90 @@ type Config struct {
 	NodeGroups []NodeGroup `json:"nodeGroups"`
 }
 
-// Server is where and how the provider listens.
+// Server configures the listeners.
 type Server struct {
 	Address     string `json:"address"`     // host:port of gRPC
 	HTTPAddress string `json:"httpAddress"` // host:port of health, metrics and status
-	// WebhookAddress is host:port of the eviction webhook; empty: none. It uses the
-	// certificate of TLS and asks the API server for none.
+	// WebhookAddress is host:port of the eviction webhook; empty disables it. It serves
+	// the certificate of TLS and requests no client certificate from the API server.
 	WebhookAddress string `json:"webhookAddress,omitempty"`
 	TLS            *TLS   `json:"tls,omitempty"`
-	Insecure       bool   `json:"insecure"` // plaintext on an address that is not loopback
+	Insecure       bool   `json:"insecure"` // allows plaintext on a non-loopback address
 }
 
-// TLS makes the gRPC port speak mutual TLS. The three files are re-read when they change.
+// TLS enables mutual TLS on the gRPC port. The three files are re-read when they change.
 type TLS struct {
 	CertFile       string   `json:"certFile"`
 	KeyFile        string   `json:"keyFile"`
 	ClientCAFile   string   `json:"clientCAFile"`
-	AllowedClients []string `json:"allowedClients,omitempty"` // DNS SAN, URI SAN or CN; empty: every client of the CA
+	AllowedClients []string `json:"allowedClients,omitempty"` // DNS SAN, URI SAN or CN; empty allows every client of the CA
 }
 
-// Kubernetes is how to reach the API server.
+// Kubernetes configures the client of the API server.
 type Kubernetes struct {
 	Kubeconfig     string `json:"kubeconfig"` // empty: the pod's service account
 	Namespace      string `json:"namespace"`
-	LeaderElection *bool  `json:"leaderElection"` // never nil in what Load returns
+	LeaderElection *bool  `json:"leaderElection"` // not nil after Load
 }
 
-// Cloud names exactly one of its members.
+// Cloud selects the cloud: exactly one field is not nil.
 type Cloud struct {
 	AWS       *AWS       `json:"aws,omitempty"`
 	Simulated *Simulated `json:"simulated,omitempty"`
 }
 
-// AWS runs node groups on Auto Scaling Groups.
+// AWS maps node groups to Auto Scaling Groups.
 type AWS struct {
 	Region            string            `json:"region"`
-	Endpoint          string            `json:"endpoint,omitempty"` // a stand-in for AWS
+	Endpoint          string            `json:"endpoint,omitempty"` // URL that replaces the endpoints of AWS; for tests
 	RefreshInterval   Duration          `json:"refreshInterval"`
 	ScaleInProtection ScaleInProtection `json:"scaleInProtection"`
 	Discovery         *Discovery        `json:"discovery,omitempty"`
 }
 
-// ScaleInProtection is how instances are kept from being an ASG's victims.
+// ScaleInProtection selects how the provider treats the scale-in protection of
+// instances, which keeps their Auto Scaling Group from terminating them by itself.
 type ScaleInProtection string
 
-// The ways to treat scale-in protection.
+// Modes of scale-in protection.
 const (
-	ScaleInManage  ScaleInProtection = "manage"
-	ScaleInRequire ScaleInProtection = "require"
-	ScaleInIgnore  ScaleInProtection = "ignore"
+	ScaleInManage  ScaleInProtection = "manage"  // the provider protects instances itself
+	ScaleInRequire ScaleInProtection = "require" // a group shrinks only while every instance is protected already
+	ScaleInIgnore  ScaleInProtection = "ignore"  // a group shrinks without protection, so AWS may terminate other instances
 )
 
-// Discovery takes every ASG that carries all the tags as a node group.
+// Discovery makes a node group of every Auto Scaling Group that carries all Tags.
 type Discovery struct {
 	Tags map[string]string `json:"tags"`
 }
 
-// Simulated pretends to be a cloud, to rehearse.
+// Simulated configures a cloud without machines, for rehearsals.
 type Simulated struct {
-	StateFile         string         `json:"stateFile"`          // where instances survive a restart; empty: in memory only
-	LaunchDelay       Duration       `json:"launchDelay"`        // placeholder → booting machine
-	BootDelay         Duration       `json:"bootDelay"`          // booting → running, its Node registered
-	DevicePluginDelay Duration       `json:"devicePluginDelay"`  // Node registered → its GPUs appear
-	TerminateDelay    Duration       `json:"terminateDelay"`     // deleting → gone
-	Capacity          map[string]int `json:"capacity,omitempty"` // machines to be had, by group; a group not named has no bound
+	StateFile         string         `json:"stateFile"`          // keeps instances over a restart; empty keeps them in memory only
+	LaunchDelay       Duration       `json:"launchDelay"`        // from placeholder to booting instance
+	BootDelay         Duration       `json:"bootDelay"`          // from booting to running with a registered Node
+	DevicePluginDelay Duration       `json:"devicePluginDelay"`  // from registered Node to its GPUs in status.capacity
+	TerminateDelay    Duration       `json:"terminateDelay"`     // from deleting to gone
+	Capacity          map[string]int `json:"capacity,omitempty"` // instances that can be launched, by group id; unlimited for other groups
 	LaunchErrors      LaunchErrors   `json:"launchErrors"`
 	API               SimulatedAPI   `json:"api"`
-	Heartbeat         *bool          `json:"heartbeat"` // keep Node leases and Ready conditions fresh; false when kwok does; never nil in what Load returns
+	Heartbeat         *bool          `json:"heartbeat"` // renew Node leases and Ready conditions; false when kwok renews them; not nil after Load
 }
 
-// LaunchErrors makes a share of all launches fail.
+// LaunchErrors makes a fraction of the launches fail.
 type LaunchErrors struct {
 	Rate float64 `json:"rate"` // 0 to 1
-	Code string  `json:"code"` // a launch code, see cloud.LaunchCode
+	Code string  `json:"code"` // one of LaunchCodes
 }
 
-// SimulatedAPI is how the pretend cloud's calls behave.
+// SimulatedAPI configures latency and failures of the simulated cloud's calls.
 type SimulatedAPI struct {
 	Latency        Duration `json:"latency"`
 	ErrorRate      float64  `json:"errorRate"`      // 0 to 1: calls that fail and change nothing
-	LostAnswerRate float64  `json:"lostAnswerRate"` // 0 to 1: writes that are carried out and answered with an unknown outcome
+	LostAnswerRate float64  `json:"lostAnswerRate"` // 0 to 1: writes that succeed and return cloud.ErrUnknown
 }
 
-// Redis is where trainers acknowledge checkpoints: Addresses or Embedded.
+// Redis configures the store of acknowledgements: either Addresses or Embedded.
 type Redis struct {
 	Addresses    []string       `json:"addresses,omitempty"`
 	MasterName   string         `json:"masterName,omitempty"` // Sentinel
@@ -128,7 +128,7 @@ type Redis struct {
 	Embedded     *EmbeddedRedis `json:"embedded,omitempty"`
 }
 
-// RedisTLS makes the Redis client speak TLS. Without CAFile the system's roots are trusted.
+// RedisTLS enables TLS on connections to Redis. Without CAFile the client trusts the system roots.
 type RedisTLS struct {
 	CAFile     string `json:"caFile,omitempty"`
 	CertFile   string `json:"certFile,omitempty"`
@@ -136,21 +136,21 @@ type RedisTLS struct {
 	ServerName string `json:"serverName,omitempty"`
 }
 
-// EmbeddedRedis starts a Redis stand-in inside the provider, to rehearse.
+// EmbeddedRedis starts an in-memory Redis inside the provider, for rehearsals.
 type EmbeddedRedis struct {
 	Address string `json:"address"`
 }
 
-// CheckpointMode is whether nodes are really held.
+// CheckpointMode selects whether the provider holds nodes.
 type CheckpointMode string
 
-// The modes: Enforce holds nodes; Observe judges, reports and counts only.
+// Modes of the checkpoint policy.
 const (
-	Enforce CheckpointMode = "enforce"
-	Observe CheckpointMode = "observe"
+	Enforce CheckpointMode = "enforce" // holds nodes and denies deletions and evictions
+	Observe CheckpointMode = "observe" // reports and counts what Enforce would hold, for adoption
 )
 
-// Checkpoint is the policy by which nodes are held for their training pods.
+// Checkpoint is the policy that holds nodes for their training pods.
 type Checkpoint struct {
 	Mode         CheckpointMode `json:"mode"`
 	PodSelector  string         `json:"podSelector"`
@@ -162,59 +162,59 @@ type Checkpoint struct {
 	AskOnTaints  []string       `json:"askOnTaints"`
 }
 
-// Quota bounds what the node groups it covers may use together.
+// Quota limits the total use of a resource by the node groups that it covers.
 type Quota struct {
 	Name            string             `json:"name"`
 	Resource        string             `json:"resource"` // an extended resource, "vcpu", "nodes" or "usd-per-hour"
 	Limit           *resource.Quantity `json:"limit,omitempty"`
-	AWSServiceQuota string             `json:"awsServiceQuota,omitempty"` // takes the limit from AWS instead
-	NodeGroups      []string           `json:"nodeGroups"`                // ids or globs (path.Match)
+	AWSServiceQuota string             `json:"awsServiceQuota,omitempty"` // code of the AWS service quota to read the limit from, instead of Limit
+	NodeGroups      []string           `json:"nodeGroups"`                // ids or path.Match patterns
 	Surge           *QuotaSurge        `json:"surge,omitempty"`
 }
 
-// The quota resources that are not extended resources.
+// Quota resources other than extended resources.
 const (
 	ResourceVCPU       = "vcpu"
 	ResourceNodes      = "nodes"
 	ResourceUSDPerHour = "usd-per-hour"
 )
 
-// QuotaSurge bounds growth over a sliding window, in units of the quota's resource.
+// QuotaSurge limits growth over a sliding window, in units of the quota's resource.
 type QuotaSurge struct {
 	Max    resource.Quantity `json:"max"`
 	Window Duration          `json:"window"`
 }
 
-// NodeGroup is one group of equal nodes.
+// NodeGroup is a group of nodes of one shape.
 type NodeGroup struct {
 	ID               string              `json:"id"`
 	MinSize          int                 `json:"minSize"`
-	MaxSize          int                 `json:"maxSize"`           // has to be written, unless Retired
-	Retired          bool                `json:"retired,omitempty"` // min 0, no growth, listed until empty
+	MaxSize          int                 `json:"maxSize"`           // required unless Retired
+	Retired          bool                `json:"retired,omitempty"` // the group shrinks to 0, does not grow, and stays listed until it is empty
 	AutoScalingGroup string              `json:"autoScalingGroup,omitempty"`
 	InstanceType     string              `json:"instanceType,omitempty"`
 	Zones            []string            `json:"zones,omitempty"`
-	Region           string              `json:"region,omitempty"` // default: cloud.aws.region
+	Region           string              `json:"region,omitempty"` // defaults to cloud.aws.region
 	OS               string              `json:"os"`
 	Arch             string              `json:"arch"`
 	Labels           map[string]string   `json:"labels,omitempty"`
 	Taints           []corev1.Taint      `json:"taints,omitempty"`
 	Capacity         corev1.ResourceList `json:"capacity,omitempty"`
-	Unknown          string              `json:"-"`                     // why the cloud cannot say what its machines are
-	MostCapacity     corev1.ResourceList `json:"-"`                     // what a node may take up of quotas, where the cloud has several types; nil: Capacity
-	Reserved         corev1.ResourceList `json:"reserved,omitempty"`    // taken off capacity for allocatable
+	Unknown          string              `json:"-"`                     // reason why the cloud did not report Capacity; empty when it is known
+	MostCapacity     corev1.ResourceList `json:"-"`                     // largest use of quotas by one node of a group with several instance types; nil means Capacity
+	Reserved         corev1.ResourceList `json:"reserved,omitempty"`    // subtracted from Capacity for allocatable
 	HourlyPrice      *float64            `json:"hourlyPrice,omitempty"` // US dollars
 	Surge            *Surge              `json:"surge,omitempty"`
 	ScaleDown        ScaleDown           `json:"scaleDown"`
 }
 
-// Surge bounds a group's growth over a sliding window, in nodes.
+// Surge limits a group's growth over a sliding window, in nodes.
 type Surge struct {
 	Max    int      `json:"max"`
 	Window Duration `json:"window"`
 }
 
-// ScaleDown overrides what NodeGroupGetOptions answers; a nil field keeps Cluster Autoscaler's flag.
+// ScaleDown overrides the autoscaling options of a group; a nil field keeps Cluster Autoscaler's flag.
 type ScaleDown struct {
 	UtilizationThreshold    *float64  `json:"utilizationThreshold,omitempty"`
 	GPUUtilizationThreshold *float64  `json:"gpuUtilizationThreshold,omitempty"`
@@ -224,7 +224,7 @@ type ScaleDown struct {
 	IgnoreDaemonSets        *bool     `json:"ignoreDaemonSets,omitempty"`
 }
 
-// Empty is true when no option is overridden, so that NodeGroupGetOptions stays Unimplemented.
+// Empty reports whether no option is overridden.
 func (s ScaleDown) Empty() bool { return s == ScaleDown{} }
 
 // Duration is a Go duration, written as "90s" or "5m".

@@ -10,18 +10,18 @@ import (
 	"strings"
 )
 
-// Validate reports every rule that c breaks, as an *Error. Load and Parse have
-// called it; it is for configurations that are put together in Go.
+// Validate returns an *Error with every rule that c breaks, or nil. Load and Parse
+// call it already; it serves configurations built in Go.
 func (c *Config) Validate() error {
 	return failure("", c.problems().sorted())
 }
 
-// validator runs the rules over one configuration. Each rule adds a line of the
-// form "what is wrong; what to do", and none looks at what another has found.
+// validator runs the rules on one configuration. Each rule adds a message of the form
+// "what is wrong; what to do", and no rule depends on the findings of another.
 type validator struct {
 	*problems
 	c   *Config
-	ids map[string]bool // of the node groups
+	ids map[string]bool // ids of the node groups
 }
 
 func (c *Config) problems() *problems {
@@ -43,8 +43,8 @@ func (c *Config) problems() *problems {
 }
 
 func (v validator) header() {
-	v.word("apiVersion", v.c.APIVersion, v.c.APIVersion == APIVersion, "a version known here", "write "+APIVersion)
-	v.word("kind", v.c.Kind, v.c.Kind == Kind, "a kind known here", "write "+Kind)
+	v.word("apiVersion", v.c.APIVersion, v.c.APIVersion == APIVersion, "a supported version", "write "+APIVersion)
+	v.word("kind", v.c.Kind, v.c.Kind == Kind, "a supported kind", "write "+Kind)
 }
 
 func (v validator) server() {
@@ -60,12 +60,12 @@ func (v validator) server() {
 			v.add("server.webhookAddress", "needs server.tls, since the API server calls webhooks over TLS only; set it, or remove the address")
 		}
 		if v.c.Kubernetes == nil {
-			v.add("server.webhookAddress", "needs a kubernetes section, whose evictions it is about; write one, or remove the address")
+			v.add("server.webhookAddress", "needs a kubernetes section, since the API server calls it; write one, or remove the address")
 		}
 	}
 	switch {
 	case s.TLS != nil && s.Insecure:
-		v.add("server.insecure", "asks for plaintext while server.tls asks for TLS; remove one of the two")
+		v.add("server.insecure", "enables plaintext while server.tls enables TLS; remove one of the two")
 	case s.TLS == nil && !s.Insecure && exposed(s.Address):
 		v.addFrom([]string{"server.insecure"}, "server.address", "would serve plaintext on %s, which is not loopback; set server.tls, or server.insecure: true to accept it", show(s.Address))
 	}
@@ -76,20 +76,20 @@ func (v validator) serverTLS(t *TLS) {
 		{"certFile", t.CertFile}, {"keyFile", t.KeyFile}, {"clientCAFile", t.ClientCAFile},
 	} {
 		if f.file == "" {
-			v.add("server.tls."+f.name, "is missing; both sides show a certificate here, so write certFile, keyFile and clientCAFile")
+			v.add("server.tls."+f.name, "is missing; mutual TLS needs certFile, keyFile and clientCAFile")
 		}
 	}
 	v.eachOnce("server.tls.allowedClients", t.AllowedClients, func(at, client string) {
 		if strings.TrimSpace(client) != client || client == "" {
-			v.add(at, "%s is no client's name; write its DNS name, URI or common name without spaces around it", show(client))
+			v.add(at, "%s is not a client name; write its DNS name, URI or common name without spaces around it", show(client))
 		} else if strings.Contains(client, "*") {
-			v.add(at, "%s has a wildcard, and names are compared as they are; write every name out, or none to allow all clients of the CA", show(client))
+			v.add(at, "%s has a wildcard, but names are compared literally; write every name, or an empty list to allow all clients of the CA", show(client))
 		}
 	})
 }
 
-// listeners refuses two ports of ours that are one, which otherwise shows only
-// when the second of them opens.
+// listeners rejects two listeners on one port, which would otherwise fail only when
+// the second one opens.
 func (v validator) listeners() {
 	type listener struct{ field, address string }
 	all := []listener{{"server.address", v.c.Server.Address}, {"server.httpAddress", v.c.Server.HTTPAddress}}
@@ -102,7 +102,7 @@ func (v validator) listeners() {
 	for i, l := range all {
 		for _, earlier := range all[:i] {
 			if clash(l.address, earlier.address) {
-				v.add(l.field, "%s takes the port of %s; choose another", show(l.address), earlier.field)
+				v.add(l.field, "%s uses the same port as %s; choose another", show(l.address), earlier.field)
 			}
 		}
 	}
@@ -128,15 +128,15 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// exposed is whether an address can be reached from elsewhere. A malformed one
-// is reported as such, not here.
+// exposed reports whether other machines can reach the address. It returns false for
+// a malformed address, which listens reports.
 func exposed(address string) bool {
 	host, _, ok := hostPort(address)
 	return ok && !loopback(host)
 }
 
-// listens checks an address to listen on: an empty host is every interface, and
-// port 0 any free one.
+// listens checks a listen address. An empty host means all interfaces, and port 0 any
+// free port.
 func (v validator) listens(field, address string) {
 	_, _, ok := hostPort(address)
 	v.word(field, address, ok, "host:port with a port up to 65535", "write an address such as 127.0.0.1:8086")
@@ -148,7 +148,7 @@ func hostPort(address string) (host string, port uint64, ok bool) {
 	return host, port, err == nil && notNumber == nil && (host == "" || isHost(host))
 }
 
-// hostName is looser than DNS: container networks have names with '_'.
+// hostName is looser than DNS, since names in container networks may contain '_'.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 func isHost(host string) bool {
@@ -160,14 +160,15 @@ func (v validator) kubernetes() {
 	k := v.c.Kubernetes
 	if k == nil {
 		if v.onAWS() {
-			v.add("kubernetes", "is missing; real nodes are held through the Kubernetes API, so only the simulated cloud does without")
+			v.add("kubernetes", "is missing; nodes on AWS are held through the Kubernetes API; only the simulated cloud runs without one")
 		}
 		return
 	}
 	v.word("kubernetes.namespace", k.Namespace, isDNSLabel(k.Namespace), "the name of a namespace", dnsLabelHelp)
 }
 
-// Rules of one cloud keep still while the file names none, or both.
+// onAWS and onSimulated are both false while the file names no cloud or both, so that
+// rules of one cloud do not apply.
 func (v validator) onAWS() bool       { return v.c.Cloud.AWS != nil && v.c.Cloud.Simulated == nil }
 func (v validator) onSimulated() bool { return v.c.Cloud.Simulated != nil && v.c.Cloud.AWS == nil }
 
@@ -184,7 +185,7 @@ func (v validator) cloud() {
 	}
 }
 
-// awsRegion leaves out zones, such as eu-west-1a, which are easily taken for regions.
+// awsRegion does not match zones such as eu-west-1a, a common mistake.
 var awsRegion = regexp.MustCompile(`^[a-z]{2,}(-[a-z]+)+-[0-9]+$`)
 
 func (v validator) aws(a *AWS) {
@@ -195,7 +196,7 @@ func (v validator) aws(a *AWS) {
 	v.positive("cloud.aws.refreshInterval", a.RefreshInterval)
 	p := a.ScaleInProtection
 	v.word("cloud.aws.scaleInProtection", string(p), p == ScaleInManage || p == ScaleInRequire || p == ScaleInIgnore,
-		"a way to protect instances", "write manage, require or ignore")
+		"a scale-in protection mode", "write manage, require or ignore")
 	if a.Discovery != nil {
 		v.discovery(a.Discovery)
 	}
@@ -208,10 +209,10 @@ func isHTTP(endpoint string) bool {
 
 func (v validator) discovery(d *Discovery) {
 	if len(d.Tags) == 0 {
-		v.add("cloud.aws.discovery.tags", "is empty, which would take every Auto Scaling Group of the account; write the tags that ours carry")
+		v.add("cloud.aws.discovery.tags", "is empty, which would discover every Auto Scaling Group of the account; write the tags that yours carry")
 	}
 	for _, tag := range sortedKeys(d.Tags) {
-		// The limits are those of EC2 tags.
+		// The limits of EC2 tags.
 		if tag == "" || len([]rune(tag)) > 128 || len([]rune(d.Tags[tag])) > 256 {
 			v.add(key("cloud.aws.discovery.tags", tag), "is not a tag; use up to 128 letters for the key and 256 for the value")
 		}
@@ -234,22 +235,22 @@ func (v validator) simulated(s *Simulated) {
 			v.add(field, "is not the id of a node group; correct it, or remove the line")
 		}
 		if s.Capacity[id] < 0 {
-			v.add(field, "%d is negative; write how many machines there are to be had", s.Capacity[id])
+			v.add(field, "%d is negative; write how many instances can be launched", s.Capacity[id])
 		}
 	}
 }
 
-// unknown is whether no group has the id. While a group has none at all, it
-// might be the one.
+// unknown reports whether no group has the id. It returns false while the id of a group
+// is missing, since that group may be the one meant.
 func (v validator) unknown(id string) bool {
 	return len(v.ids) > 0 && !v.ids[""] && !v.ids[id]
 }
 
-// LaunchCodes are the codes that launchErrors may have.
+// LaunchCodes returns the valid values of cloud.simulated.launchErrors.code.
 func LaunchCodes() []string { return slices.Clone(launchCodes) }
 
-// launchCodes repeats the codes of package cloud, which this package does not
-// import; a test elsewhere holds the two lists together.
+// launchCodes repeats the codes of package cloud, which this package does not import.
+// A test in cmd/gpu-node-provider compares the two lists.
 var launchCodes = []string{
 	"InsufficientInstanceCapacity",
 	"MaxSpotInstanceCountExceeded",

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// knownGPUs are the resources that Cluster Autoscaler takes for GPUs
-// (cluster-autoscaler/utils/gpu/gpu.go).
+// knownGPUs are the resources that Cluster Autoscaler treats as GPUs
+// (cluster-autoscaler/utils/gpu/gpu.go, GPUVendorResources).
 var knownGPUs = []corev1.ResourceName{
 	"nvidia.com/gpu",
 	"habana.ai/gaudi",
@@ -26,8 +26,8 @@ func knownGPUList() string {
 	return strings.Join(names, ", ")
 }
 
-// capacityKnown is whether the file alone says what a node has. On AWS the
-// instance type adds to a capacity that leaves out cpu or memory.
+// capacityKnown reports whether the file sets the whole capacity. On AWS the instance
+// type completes a capacity without cpu or memory.
 func (g groupRules) capacityKnown() bool {
 	_, cpu := g.Capacity[corev1.ResourceCPU]
 	_, memory := g.Capacity[corev1.ResourceMemory]
@@ -41,14 +41,14 @@ func (g groupRules) hasGPU() bool {
 	})
 }
 
-// gpuLabel ties the GPU label to GPUs that Cluster Autoscaler knows. With the
-// label alone it never takes a node for ready, and a few of those stop all
-// scaling; with the GPU alone it takes a node for ready before its device plugin
-// runs, and buys another.
+// gpuLabel requires the GPU label and a GPU that Cluster Autoscaler knows together.
+// With the label alone it never treats a node as ready, and a few unready nodes stop
+// all scaling. With the GPU alone it treats a node as ready before its device plugin
+// runs, and requests another node.
 func (g groupRules) gpuLabel() {
 	label := g.c.GPULabel
 	if !isLabelKey(label) || onEveryNode(label) {
-		return // reported once, for the file
+		return // gpuLabelKey reports it
 	}
 	causes := []string{g.at("capacity")}
 	model, labelled := g.Labels[label]
@@ -56,14 +56,14 @@ func (g groupRules) gpuLabel() {
 	case labelled && model == "":
 		g.add(key(g.at("labels"), label), "is empty; write the GPU's model, by which Cluster Autoscaler counts GPUs")
 	case labelled && g.capacityKnown() && !g.hasGPU():
-		g.addFrom(causes, key(g.at("labels"), label), "is the GPU label, but capacity has none of the GPUs that Cluster Autoscaler knows (%s), so it would never take a node for ready; remove the label, or write the GPU", knownGPUList())
+		g.addFrom(causes, key(g.at("labels"), label), "is the GPU label, but capacity has none of the GPUs that Cluster Autoscaler knows (%s), so it would never treat a node as ready; remove the label, or add the GPU to capacity", knownGPUList())
 	case !labelled && g.hasGPU():
-		g.addFrom(causes, g.at("labels"), "lack the GPU label, so Cluster Autoscaler would take a node for ready before its GPU is there, and buy another; write %s: and the GPU's model", label)
+		g.addFrom(causes, g.at("labels"), "lack the GPU label, so Cluster Autoscaler would treat a node as ready before its GPU appears, and request another node; write %s: and the GPU's model", label)
 	}
 }
 
-// amounts are the bounds of a resource. They keep sums over all nodes within
-// 64 bits in the quotas' smallest unit.
+// amounts are the bounds of a resource, inclusive. They keep sums over all nodes within
+// 64 bits in the smallest unit of quotas.
 type amounts struct {
 	least, most string
 	whole       bool
@@ -97,7 +97,7 @@ func (g groupRules) capacity() {
 			}
 		}
 		if len(missing) > 0 {
-			g.add(field, "has no %s; write what a node has, since the simulated cloud has no instance types to ask", strings.Join(missing, " and "))
+			g.add(field, "has no %s; write what a node has, since the simulated cloud has no instance types to read it from", strings.Join(missing, " and "))
 		}
 	}
 	for _, name := range sortedKeys(g.Capacity) {
@@ -120,7 +120,7 @@ func isWhole(amount resource.Quantity) bool {
 	return rounded.RoundUp(0)
 }
 
-// reserved is taken off capacity, and what is left has to be something.
+// reserved is subtracted from capacity, and allocatable must not become negative.
 func (g groupRules) reserved() {
 	for _, name := range sortedKeys(g.Reserved) {
 		at, amount := key(g.at("reserved"), string(name)), g.Reserved[name]

@@ -14,7 +14,7 @@ func (v validator) redis() {
 	case len(r.Addresses) == 0 && r.Embedded == nil:
 		v.add("redis", "names no server; write addresses, or embedded to rehearse")
 	case len(r.Addresses) > 0 && r.Embedded != nil:
-		v.add("redis", "names servers and the embedded stand-in; keep addresses or embedded")
+		v.add("redis", "names servers and embedded Redis; keep addresses or embedded")
 	case r.Embedded != nil:
 		v.embeddedRedis(r)
 	default:
@@ -25,7 +25,7 @@ func (v validator) redis() {
 func (v validator) embeddedRedis(r Redis) {
 	v.listens("redis.embedded.address", r.Embedded.Address)
 	if v.onAWS() {
-		v.add("redis.embedded", "forgets every acknowledgement on a restart, so it goes with the simulated cloud only; write addresses")
+		v.add("redis.embedded", "loses every acknowledgement on a restart, so it is allowed with the simulated cloud only; write addresses")
 	}
 	for _, f := range []struct {
 		name string
@@ -39,7 +39,7 @@ func (v validator) embeddedRedis(r Redis) {
 		{"tls", r.TLS != nil},
 	} {
 		if f.set {
-			v.add("redis."+f.name, "means nothing to the embedded stand-in; remove it")
+			v.add("redis."+f.name, "has no effect on embedded Redis; remove it")
 		}
 	}
 }
@@ -55,14 +55,14 @@ func (v validator) redisServers(r Redis) {
 	}
 }
 
-// redisKind holds apart one server, Sentinel and Redis Cluster, which the
-// client would otherwise guess from the number of addresses.
+// redisKind requires an explicit choice between a single server, Sentinel and Redis
+// Cluster, since go-redis would guess it from the number of addresses.
 func (v validator) redisKind(r Redis) {
 	switch {
 	case r.MasterName != "" && r.Cluster:
 		v.add("redis.masterName", "is for Sentinel and redis.cluster for Redis Cluster; remove one of the two")
 	case len(r.Addresses) > 1 && r.MasterName == "" && !r.Cluster:
-		v.addFrom([]string{"redis.masterName", "redis.cluster"}, "redis.addresses", "has %d servers that nothing ties together; write masterName for Sentinel or cluster: true for Redis Cluster", len(r.Addresses))
+		v.addFrom([]string{"redis.masterName", "redis.cluster"}, "redis.addresses", "has %d servers but neither masterName nor cluster; write masterName for Sentinel or cluster: true for Redis Cluster", len(r.Addresses))
 	}
 	switch {
 	case r.DB < 0:
@@ -72,7 +72,7 @@ func (v validator) redisKind(r Redis) {
 	}
 }
 
-// everyNodeHas are labels that nodes without a GPU carry too.
+// everyNodeHas are labels that nodes without a GPU also carry.
 var everyNodeHas = []string{
 	labelHostname, "kubernetes.io/os", "kubernetes.io/arch", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
 	"node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type", "topology.kubernetes.io/zone",
@@ -84,7 +84,7 @@ func (v validator) gpuLabelKey() {
 	case !isLabelKey(label):
 		v.add("gpuLabel", "%s is not a label key; %s", show(label), labelKeyHelp)
 	case onEveryNode(label):
-		v.add("gpuLabel", "%s is on nodes without a GPU too, and Cluster Autoscaler would never take those for ready; choose a label of the GPU nodes alone", show(label))
+		v.add("gpuLabel", "%s is also on nodes without a GPU, and Cluster Autoscaler would never treat those as ready; choose a label of the GPU nodes alone", show(label))
 	}
 }
 
@@ -92,8 +92,8 @@ func onEveryNode(label string) bool {
 	return slices.Contains(everyNodeHas, label) || strings.HasPrefix(label, ownPrefix)
 }
 
-// maxKeyPrefix leaves keys, which also hold a namespace, a pod's name and its
-// uid, well below what is comfortable to read.
+// maxKeyPrefix keeps keys readable, which also contain a namespace, a pod name and
+// its uid.
 const maxKeyPrefix = 128
 
 func (v validator) checkpoint() {
@@ -102,7 +102,7 @@ func (v validator) checkpoint() {
 	v.podSelector(c.PodSelector)
 	odd := func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }
 	if c.KeyPrefix == "" || len(c.KeyPrefix) > maxKeyPrefix || strings.ContainsFunc(c.KeyPrefix, odd) {
-		v.add("checkpoint.keyPrefix", "%s cannot begin a Redis key; use 1 to %d printable characters without spaces", show(c.KeyPrefix), maxKeyPrefix)
+		v.add("checkpoint.keyPrefix", "%s cannot be the prefix of Redis keys; use 1 to %d printable characters without spaces", show(c.KeyPrefix), maxKeyPrefix)
 	}
 	v.positive("checkpoint.maxAge", c.MaxAge)
 	v.positive("checkpoint.abandonAfter", c.AbandonAfter)

@@ -8,29 +8,28 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The bounds keep every answer to Cluster Autoscaler below the 4 MiB that its
-// gRPC client accepts: about 7,000 placeholders that carry an error message
-// fit, and each group costs it several calls in every loop.
+// These bounds keep every answer to Cluster Autoscaler below the 4 MiB that its gRPC
+// client accepts, which is about 7,000 placeholders with an error message. Each group
+// costs Cluster Autoscaler several calls in every loop.
 const (
 	maxGroups    = 5_000
 	maxGroupSize = 7_000
 )
 
-// maxSimulatedID leaves room for what a simulated node's name, a DNS label of
-// up to 63 characters, has behind its group's id.
+// maxSimulatedID leaves room for the suffix that a simulated node's name, a DNS label
+// of up to 63 characters, adds to the group's id.
 const maxSimulatedID = 57
 
-// maxHourlyPrice is far above any machine, and keeps sums of prices exact.
+// maxHourlyPrice is far above the price of any instance, and keeps sums of prices exact.
 const maxHourlyPrice = 10_000
 
-// What the provider writes on nodes itself.
+// Labels that the provider sets on nodes.
 const (
 	ownPrefix     = "gpu-node-provider.io/"
 	labelHostname = corev1.LabelHostname
 )
 
-// discovers is whether groups also come from the cloud, so that the file's list
-// is not all of them.
+// discovers reports whether the cloud adds groups to those of the file.
 func (c *Config) discovers() bool { return c.Cloud.AWS != nil && c.Cloud.AWS.Discovery != nil }
 
 func (v validator) groups() {
@@ -38,7 +37,7 @@ func (v validator) groups() {
 	case n == 0 && !v.c.discovers():
 		v.add("nodeGroups", "is empty; write at least one group")
 	case n > maxGroups:
-		v.add("nodeGroups", "has %d groups; Cluster Autoscaler asks for each in every loop, so write at most %d", n, maxGroups)
+		v.add("nodeGroups", "has %d groups; Cluster Autoscaler calls the provider for each in every loop, so write at most %d", n, maxGroups)
 		return
 	}
 	ids, scalingGroups := map[string]int{}, map[string]int{}
@@ -72,13 +71,13 @@ type groupRules struct {
 
 func (g groupRules) at(name string) string { return member(g.path, name) }
 
-// unique refuses what an earlier group has already.
+// unique reports a value that an earlier group already has.
 func (g groupRules) unique(name, value string, seen map[string]int, i int) {
 	if value == "" {
 		return
 	}
 	if first, twice := seen[value]; twice {
-		g.add(g.at(name), "%s is already that of %s; choose another", show(value), item("nodeGroups", first))
+		g.add(g.at(name), "%s is already used by %s; choose another", show(value), item("nodeGroups", first))
 		return
 	}
 	seen[value] = i
@@ -105,9 +104,9 @@ func (g groupRules) size() {
 	case g.Retired && g.MinSize > 0:
 		g.add(g.at("minSize"), "%d keeps a retired group from becoming empty; write 0", g.MinSize)
 	case g.MaxSize == missingSize:
-		g.addFrom([]string{g.at("retired")}, g.at("maxSize"), "is missing; write how many nodes the group may have at most")
+		g.addFrom([]string{g.at("retired")}, g.at("maxSize"), "is missing; write the maximum number of nodes of the group")
 	case g.MaxSize < 0:
-		g.add(g.at("maxSize"), "%d is negative; write how many nodes the group may have at most", g.MaxSize)
+		g.add(g.at("maxSize"), "%d is negative; write the maximum number of nodes of the group", g.MaxSize)
 	case g.MaxSize > maxGroupSize:
 		g.add(g.at("maxSize"), "%d is more than Cluster Autoscaler can list in one answer; write at most %d", g.MaxSize, maxGroupSize)
 	case g.MaxSize < g.MinSize && !g.Retired:
@@ -117,13 +116,13 @@ func (g groupRules) size() {
 		return
 	}
 	if g.Surge.Max < 1 {
-		g.add(g.at("surge.max"), "%d lets the group never grow; write 1 or more", g.Surge.Max)
+		g.add(g.at("surge.max"), "%d never lets the group grow; write 1 or more", g.Surge.Max)
 	}
 	g.positive(g.at("surge.window"), g.Surge.Window)
 }
 
 func (g groupRules) aws() {
-	// Any printable name of up to 255 characters is one to AWS.
+	// AWS accepts any printable name of up to 255 characters.
 	odd := func(r rune) bool { return !unicode.IsPrint(r) }
 	switch name := g.AutoScalingGroup; {
 	case name == "":
@@ -132,7 +131,7 @@ func (g groupRules) aws() {
 		g.add(g.at("autoScalingGroup"), "%s is not the name of an Auto Scaling Group; copy it from AWS", show(name))
 	}
 	if region := g.c.Cloud.AWS.Region; awsRegion.MatchString(region) && g.Region != region {
-		g.add(g.at("region"), "%s is not cloud.aws.region, %s; remove it, since the group is found there or nowhere", show(g.Region), show(region))
+		g.add(g.at("region"), "%s is not cloud.aws.region, %s; remove it, since Auto Scaling Groups are read in that region only", show(g.Region), show(region))
 	}
 }
 
@@ -168,8 +167,8 @@ func (g groupRules) labels() {
 	}
 }
 
-// contradiction refuses a well-known label that says something else than the
-// group's own field, which is what the provider makes the label of.
+// contradiction reports a well-known label whose value differs from the field of the
+// group that the provider sets the label from.
 func (g groupRules) contradiction(at, name, value string) {
 	var field, want string
 	switch name {
@@ -213,8 +212,8 @@ func (g groupRules) taints() {
 	}
 }
 
-// passingTaint matches what comes and goes on a node. In a template it would
-// keep every pod away, and the group would never grow.
+// passingTaint reports whether a taint is temporary by nature. In a template it would
+// repel every pod, and the group would never grow.
 func passingTaint(name string) bool {
 	return strings.HasPrefix(name, "node.kubernetes.io/") || strings.HasSuffix(name, "OfClusterAutoscaler") || strings.HasSuffix(name, "ByClusterAutoscaler")
 }
@@ -222,7 +221,7 @@ func passingTaint(name string) bool {
 func (g groupRules) taintKey(at, name string) {
 	g.word(member(at, "key"), name, isLabelKey(name), "a taint's key", labelKeyHelp)
 	if passingTaint(name) {
-		g.add(member(at, "key"), "%s is put on single nodes by Kubernetes or Cluster Autoscaler; remove it, or no pod will ever fit the group", show(name))
+		g.add(member(at, "key"), "%s is set on individual nodes by Kubernetes or Cluster Autoscaler; remove it, or no pod will ever fit the group", show(name))
 	}
 }
 

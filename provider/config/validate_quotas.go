@@ -10,16 +10,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// The bounds keep the work of matching patterns with groups small, whatever the file.
+// These bounds limit the work of matching patterns against groups.
 const (
 	maxQuotas   = 100
-	maxPatterns = 10 // of one quota; ids that are written out do not count
+	maxPatterns = 10 // per quota; plain ids do not count
 )
 
-// maxAmount keeps the sums of the quota ledger, in millionths, within 64 bits.
+// maxAmount keeps sums of the quota ledger, in millionths, within 64 bits.
 var maxAmount = resource.MustParse("1G")
 
-// serviceQuota is how Service Quotas writes its codes.
+// serviceQuota matches quota codes of AWS Service Quotas.
 var serviceQuota = regexp.MustCompile(`^L-[0-9A-F]{8}$`)
 
 func (v validator) quotas() {
@@ -28,7 +28,7 @@ func (v validator) quotas() {
 		return
 	}
 	if n := len(v.c.NodeGroups); n == 0 && !v.c.discovers() || n > maxGroups {
-		return // reported, and nothing or too much to match
+		return // groups reports it
 	}
 	first := map[string]int{}
 	for i := range v.c.Quotas {
@@ -56,7 +56,7 @@ func (q quotaRules) name(first map[string]int, i int) {
 		return
 	}
 	if j, twice := first[q.Name]; twice {
-		q.add(q.at("name"), "%s is already that of %s; choose another", show(q.Name), item("quotas", j))
+		q.add(q.at("name"), "%s is already used by %s; choose another", show(q.Name), item("quotas", j))
 		return
 	}
 	first[q.Name] = i
@@ -68,10 +68,10 @@ func (q quotaRules) resource() {
 		help = "write vcpu"
 	}
 	good := r == ResourceVCPU || r == ResourceNodes || r == ResourceUSDPerHour || isExtendedResource(r)
-	q.word(q.at("resource"), r, good, "what quotas count", help)
+	q.word(q.at("resource"), r, good, "a quota resource", help)
 }
 
-// fractional is whether parts of a unit make sense.
+// fractional reports whether the resource is divisible.
 func (q quotaRules) fractional() bool {
 	return q.Resource == ResourceVCPU || q.Resource == ResourceUSDPerHour
 }
@@ -79,9 +79,9 @@ func (q quotaRules) fractional() bool {
 func (q quotaRules) limit() {
 	switch {
 	case q.Limit == nil && q.AWSServiceQuota == "":
-		q.addFrom([]string{q.at("awsServiceQuota")}, q.at("limit"), "is missing; write it, or awsServiceQuota to take it from AWS")
+		q.addFrom([]string{q.at("awsServiceQuota")}, q.at("limit"), "is missing; write it, or awsServiceQuota to read it from AWS")
 	case q.Limit != nil && q.AWSServiceQuota != "":
-		q.add(q.at("limit"), "is given, and awsServiceQuota too; remove one of the two")
+		q.add(q.at("limit"), "is set together with awsServiceQuota; remove one of the two")
 	case q.Limit != nil:
 		if q.Limit.Sign() < 0 || q.Limit.Cmp(maxAmount) > 0 || !q.fractional() && !isWhole(*q.Limit) {
 			q.addFrom([]string{q.at("resource")}, q.at("limit"), "%s is not a limit of %s; write %s from 0 to %s", q.Limit, show(q.Resource), q.unit(), &maxAmount)
@@ -104,7 +104,7 @@ func (q quotaRules) serviceQuota() {
 		q.add(at, "%s is not the code of a service quota; write one such as L-DB2E81BA", show(q.AWSServiceQuota))
 	}
 	if q.onSimulated() {
-		q.add(at, "needs AWS to ask; write a limit for the simulated cloud")
+		q.add(at, "is read from AWS, and the simulated cloud has no service quotas; write limit instead")
 	}
 	if q.Resource != ResourceVCPU {
 		q.addFrom([]string{q.at("resource")}, at, "counts vCPUs, not %s; write resource: vcpu", show(q.Resource))
@@ -122,12 +122,12 @@ func (q quotaRules) surge() {
 	q.positive(q.at("surge.window"), q.Surge.Window)
 }
 
-// covers checks that the quota binds something: a slip of the pen in a pattern
-// or in a resource's name would otherwise take the limit away in silence.
+// covers checks that the quota limits at least one group, since a typo in a pattern or
+// in a resource name would otherwise disable the limit without notice.
 func (q quotaRules) covers() {
 	field := q.at("nodeGroups")
 	if len(q.NodeGroups) == 0 {
-		q.add(field, "is empty, so the quota would bind nothing; write ids or patterns of node groups")
+		q.add(field, "is empty, so the quota would limit nothing; write ids or patterns of node groups")
 		return
 	}
 	globs := 0
@@ -147,12 +147,12 @@ func (q quotaRules) covers() {
 	q.used(covered)
 }
 
-// isGlob is whether a pattern is more than an id.
+// isGlob reports whether a pattern contains a wildcard.
 func isGlob(pattern string) bool { return strings.ContainsAny(pattern, `*?[\`) }
 
 func (q quotaRules) pattern(at, pattern string, covered map[string]bool) {
 	if _, err := path.Match(pattern, ""); err != nil {
-		q.add(at, "%s is not a pattern; use * for any text, ? for any letter, [abc] for one of those", show(pattern))
+		q.add(at, "%s is not a pattern; use * for any text, ? for any character, [abc] for one of those", show(pattern))
 		return
 	}
 	matched := q.ids[pattern]
@@ -161,7 +161,7 @@ func (q quotaRules) pattern(at, pattern string, covered map[string]bool) {
 	}
 	if isGlob(pattern) {
 		for id := range q.ids {
-			if ok, _ := path.Match(pattern, id); ok { // the pattern is known to be good
+			if ok, _ := path.Match(pattern, id); ok { // the pattern is valid
 				covered[id], matched = true, true
 			}
 		}
@@ -171,7 +171,7 @@ func (q quotaRules) pattern(at, pattern string, covered map[string]bool) {
 	}
 }
 
-// used refuses a quota of a device that none of its groups offers.
+// used reports a quota of a device that none of its groups offers.
 func (q quotaRules) used(covered map[string]bool) {
 	if !isExtendedResource(q.Resource) || len(covered) == 0 || q.c.discovers() {
 		return
@@ -182,6 +182,6 @@ func (q quotaRules) used(covered map[string]bool) {
 		return covered[n.ID] && (offered || !g.capacityKnown())
 	}
 	if !slices.ContainsFunc(q.c.NodeGroups, offers) {
-		q.addFrom([]string{"nodeGroups", q.at("nodeGroups")}, q.at("resource"), "%s is in no capacity of the groups that the quota covers, so it would bind nothing; correct it, or remove the quota", show(q.Resource))
+		q.addFrom([]string{"nodeGroups", q.at("nodeGroups")}, q.at("resource"), "%s is not in the capacity of any group that the quota covers, so it would limit nothing; correct it, or remove the quota", show(q.Resource))
 	}
 }
