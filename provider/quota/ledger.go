@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Ledger is the budget of all groups. All methods are safe for concurrent use;
-// none of them waits for anything but the others.
+// Ledger accounts for all groups and quotas. All methods are safe for concurrent use
+// and block on nothing but its mutex.
 type Ledger struct {
 	now func() time.Time
 
@@ -22,27 +22,27 @@ type groupState struct {
 	Group
 	size   Size
 	window window
-	quotas []*quotaState // those that cover the group and whose resource it uses
+	quotas []*quotaState // quotas that cover the group and count a resource it uses
 }
 
 type quotaState struct {
 	Quota
-	used   int64 // by the groups it covers
-	others int64 // measured, by whoever else shares it
+	used   int64 // units used by the groups it covers
+	others int64 // units used outside those groups, from Measure
 	window window
-	known  bool
+	known  bool // the limit is set
 }
 
-// total is what counts against the limit.
+// total returns the units that count against the limit.
 func (q *quotaState) total() int64 { return q.used + q.others }
 
-// New makes a ledger without groups.
+// New returns a ledger without groups.
 func New(now func() time.Time) *Ledger {
 	return &Ledger{now: now, groups: map[string]*groupState{}}
 }
 
-// Configure replaces groups and quotas. Sizes and surge windows of groups and
-// quotas that stay are kept, so that a reload is no way round a surge.
+// Configure replaces groups and quotas. Those that stay keep their sizes and surge
+// windows, so that a reload does not reset a surge.
 func (l *Ledger) Configure(groups []Group, quotas []Quota) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,9 +82,9 @@ func (g *groupState) used(resource string) int64 {
 	return int64(g.size.Target+g.size.Deleting) * g.Units[resource]
 }
 
-// Observe replaces what is known of a group's size. The caller must not
-// observe a group while a reservation of it is neither observed nor released,
-// else what was reserved is forgotten. An unknown group is ignored.
+// Observe sets a group's size as read from the cloud. The caller must not observe a
+// group between a Reserve and its effect in the cloud, else the reservation is lost.
+// It ignores an unknown group.
 func (l *Ledger) Observe(group string, size Size) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,29 +101,28 @@ func (g *groupState) resize(size Size) {
 	g.size = size
 }
 
-// Remember puts growth into the surge windows that was asked for before this
-// process began, so that a restart is no way round a surge.
-func (l *Ledger) Remember(group string, asked time.Time, nodes int) {
+// Remember adds nodes requested before this process started to the surge windows, so
+// that a restart does not reset a surge. It ignores an unknown group.
+func (l *Ledger) Remember(group string, requested time.Time, nodes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if g, ok := l.groups[group]; ok {
-		g.ask(asked, nodes)
+		g.request(requested, nodes)
 	}
 }
 
-func (g *groupState) ask(at time.Time, nodes int) {
+func (g *groupState) request(at time.Time, nodes int) {
 	if g.Surge != nil {
-		g.window.add(ask{at, g.ID, int64(nodes)})
+		g.window.add(request{at, g.ID, int64(nodes)})
 	}
 	for _, q := range g.quotas {
 		if q.Surge != nil {
-			q.window.add(ask{at, g.ID, int64(nodes) * g.Units[q.Resource]})
+			q.window.add(request{at, g.ID, int64(nodes) * g.Units[q.Resource]})
 		}
 	}
 }
 
-// Room says how many more nodes of the group fit now, and which limit binds.
-// An unknown group has no room.
+// Room returns the limit that binds the group now. An unknown group has no room.
 func (l *Ledger) Room(group string) Limit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,10 +133,10 @@ func (l *Ledger) Room(group string) Limit {
 	return g.room(l.now(), 0)
 }
 
-// Reserve takes up to want nodes out of the budget and says how many it took;
-// limit tells what keeps it from taking more. Surges are not held against the
-// first announced nodes: the caller has already said that there is room for
-// those. What is reserved counts until Observe or Release.
+// Reserve reserves up to want nodes and returns the number granted, with the limit
+// that binds after the grant. Surges do not limit the first announced nodes, since
+// the caller has already published that maximum. A reservation counts until Observe
+// or Release.
 func (l *Ledger) Reserve(group string, want, announced int) (granted int, limit Limit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,13 +148,13 @@ func (l *Ledger) Reserve(group string, want, announced int) (granted int, limit 
 	granted = min(want, limit.Room)
 	if granted > 0 {
 		g.resize(Size{g.size.Target + granted, g.size.Deleting, g.size.CloudMax})
-		g.ask(l.now(), granted)
-		limit = g.room(l.now(), announced-granted) // as it is with the grant
+		g.request(l.now(), granted)
+		limit = g.room(l.now(), announced-granted)
 	}
 	return granted, limit
 }
 
-// Release gives a reservation back that led to nothing.
+// Release cancels a reservation that had no effect in the cloud.
 func (l *Ledger) Release(group string, nodes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,8 +164,8 @@ func (l *Ledger) Release(group string, nodes int) {
 	}
 }
 
-// Measure gives a measured quota its limit, and what others use than the groups it
-// covers, in units. An unknown name is ignored.
+// Measure sets the limit of a measured quota and the use outside the groups that it
+// covers, both in units. It ignores an unknown name.
 func (l *Ledger) Measure(name string, limit, others int64, source string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -177,7 +176,7 @@ func (l *Ledger) Measure(name string, limit, others int64, source string) {
 	}
 }
 
-// Refund takes cancelled placeholders out of the surge windows.
+// Refund removes cancelled placeholders from the surge windows.
 func (l *Ledger) Refund(group string, nodes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,7 +192,7 @@ func (g *groupState) refund(nodes int) {
 	}
 }
 
-// Usage tells the state of every quota, in the order of the configuration.
+// Usage returns the state of every quota, in configuration order.
 func (l *Ledger) Usage() []Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,15 +208,15 @@ func (l *Ledger) Usage() []Usage {
 	return usage
 }
 
-// candidate is a limit whose text is not written yet: of all that are looked
-// at on every refresh, only the one that binds is read.
+// candidate is a limit with a deferred text: every refresh compares all limits, and
+// only the text of the one that binds is used.
 type candidate struct {
 	reason Reason
 	room   int
 	text   func() string
 }
 
-// room finds the limit that binds. Surges leave at least surgeFloor nodes.
+// room returns the limit that binds. Surges leave room for at least surgeFloor nodes.
 func (g *groupState) room(now time.Time, surgeFloor int) Limit {
 	candidates := []candidate{
 		{AtMaximum, max(0, g.Max-g.size.Target), g.maximumText},
@@ -225,17 +224,17 @@ func (g *groupState) room(now time.Time, surgeFloor int) Limit {
 	}
 	if g.Surge != nil {
 		g.window.slide(now, g.Surge.Window)
-		left := whole(g.Surge.Max-g.window.sum, 1)
+		left := fitting(g.Surge.Max-g.window.sum, 1)
 		candidates = append(candidates, candidate{SurgeLimited, max(left, surgeFloor), func() string { return g.surgeText(now) }})
 	}
 	for _, q := range g.quotas {
 		unit := g.Units[q.Resource]
 		if q.known {
-			candidates = append(candidates, candidate{QuotaExhausted, whole(q.Limit-q.total(), unit), q.text})
+			candidates = append(candidates, candidate{QuotaExhausted, fitting(q.Limit-q.total(), unit), q.text})
 		}
 		if q.Surge != nil {
 			q.window.slide(now, q.Surge.Window)
-			left := whole(q.Surge.Max-q.window.sum, unit)
+			left := fitting(q.Surge.Max-q.window.sum, unit)
 			candidates = append(candidates, candidate{SurgeLimited, max(left, surgeFloor), func() string { return q.surgeText(now) }})
 		}
 	}
@@ -245,16 +244,16 @@ func (g *groupState) room(now time.Time, surgeFloor int) Limit {
 
 func (g *groupState) maximumText() string {
 	if g.Max == 0 {
-		return fmt.Sprintf("group %s takes no new nodes (maxSize 0 or retired in the node group file)", g.ID)
+		return fmt.Sprintf("group %s cannot grow (maxSize 0 or retired in the node group file)", g.ID)
 	}
 	return fmt.Sprintf("maxSize %d of group %s in the node group file", g.Max, g.ID)
 }
 
 func (g *groupState) cloudMaximumText() string {
-	return fmt.Sprintf("maximum %d of the cloud's own group", g.size.CloudMax)
+	return fmt.Sprintf("maximum %d of the group in the cloud", g.size.CloudMax)
 }
 
-// whole is how many nodes of unit fit into left.
-func whole(left, unit int64) int {
+// fitting returns how many nodes of unit units fit into left.
+func fitting(left, unit int64) int {
 	return int(max(0, left/unit))
 }

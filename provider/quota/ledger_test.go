@@ -53,12 +53,12 @@ func TestRoom(t *testing.T) {
 		},
 		{
 			name: "a retired group", groups: []Group{group("t4", 0, 1)},
-			room: 0, reason: AtMaximum, text: "group t4 takes no new nodes (maxSize 0 or retired in the node group file)",
+			room: 0, reason: AtMaximum, text: "group t4 cannot grow (maxSize 0 or retired in the node group file)",
 		},
 		{
 			name: "the cloud's maximum", groups: []Group{group("t4", 4, 1)},
 			prior: func(l *Ledger) { l.Observe("t4", Size{Target: 1, CloudMax: 2}) },
-			room:  1, reason: AtMaximum, text: "maximum 2 of the cloud's own group",
+			room:  1, reason: AtMaximum, text: "maximum 2 of the group in the cloud",
 		},
 		{
 			name: "a quota, in whole nodes", groups: []Group{group("a100", 4, 8)}, quotas: []Quota{gpuQuota(20, "a100")},
@@ -85,18 +85,18 @@ func TestRoom(t *testing.T) {
 		{
 			name: "the group's surge", groups: []Group{{ID: "t4", Max: 9, Surge: surge}},
 			prior: func(l *Ledger) { l.Reserve("t4", 1, 0) },
-			room:  1, reason: SurgeLimited, text: "surge of group t4: 1 of 2 nodes asked for within 5m0s, more in 5m0s",
+			room:  1, reason: SurgeLimited, text: "surge of group t4: 1 of 2 nodes requested within 5m0s, more in 5m0s",
 		},
 		{
 			name: "a quota's surge across groups", groups: []Group{group("t4", 9, 1), group("a100", 9, 8)},
 			quotas: []Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Limit: 100, Scale: 1, Source: "node group file", Groups: []string{"t4", "a100"}, Surge: &Surge{Max: 10, Window: time.Minute}}},
 			prior:  func(l *Ledger) { l.Reserve("a100", 1, 0) },
-			room:   2, reason: SurgeLimited, text: "surge of quota gpus: 8 of 10 nvidia.com/gpu asked for within 1m0s, more in 1m0s",
+			room:   2, reason: SurgeLimited, text: "surge of quota gpus: 8 of 10 nvidia.com/gpu requested within 1m0s, more in 1m0s",
 		},
 		{
 			name: "a surge too small for one node", groups: []Group{group("a100", 9, 8)},
 			quotas: []Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Limit: 100, Scale: 1, Source: "node group file", Groups: []string{"a100"}, Surge: &Surge{Max: 4, Window: time.Minute}}},
-			room:   0, reason: SurgeLimited, text: "surge of quota gpus: 0 of 4 nvidia.com/gpu asked for within 1m0s",
+			room:   0, reason: SurgeLimited, text: "surge of quota gpus: 0 of 4 nvidia.com/gpu requested within 1m0s",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -1,9 +1,8 @@
-// Package quota keeps the budget: how many more nodes each group may have
-// before it meets its maximum, its surge, or a quota that it shares with
-// others.
+// Package quota keeps a ledger of node groups: how many nodes each group may add
+// before it reaches its maximum, its surge, or a quota shared with other groups.
 //
-// It is pure arithmetic under one mutex: whole numbers in, whole numbers out.
-// It does not know where sizes come from, what a GPU is, or who asks.
+// It is integer arithmetic under one mutex. It does not know where sizes come
+// from, what a resource is, or which call needs the answer.
 package quota
 
 import (
@@ -12,79 +11,79 @@ import (
 	"time"
 )
 
-// Reason is the kind of limit that binds. The words are also the reasons of
-// the Events that explain a waiting Pod.
+// Reason is the kind of limit that prevents growth. Its values are also the
+// reasons of Events on pending Pods.
 type Reason string
 
-// The reasons.
+// Reasons.
 const (
-	// AtMaximum: the group's own maximum, from the file or from the cloud.
+	// AtMaximum: the group is at its maximum, in the file or in the cloud.
 	AtMaximum Reason = "AtMaximum"
 	// QuotaExhausted: a quota has no room for one more node of the group.
 	QuotaExhausted Reason = "QuotaExhausted"
-	// NotServed: the cloud cannot serve the group; a person has to put it right.
+	// NotServed: the cloud rejects the group until an operator changes its settings.
 	NotServed Reason = "GroupNotServed"
-	// SurgeLimited: too much was asked for within the window; time helps.
+	// SurgeLimited: too many nodes were requested within the window; room returns with time.
 	SurgeLimited Reason = "SurgeLimited"
 )
 
-// Surge bounds what may be asked for within a sliding window.
+// Surge limits requests within a sliding window.
 type Surge struct {
-	Max    int64 // in nodes for a group, in units for a quota
+	Max    int64 // nodes for a group, units for a quota
 	Window time.Duration
 }
 
-// Group is what the ledger has to know of a node group.
+// Group configures a node group.
 type Group struct {
 	ID string
 	// Max is the group's maximum in the node group file, 0 for a retired group.
 	Max int
-	// Surge bounds the group's growth in nodes; nil for no bound.
+	// Surge limits the group's growth in nodes; nil means no limit.
 	Surge *Surge
-	// Units is what one node uses of each resource, in the units of the Quota
-	// of that resource; a resource that is not named is not used.
+	// Units maps a resource to its use by one node, in units of the quotas on that
+	// resource. A missing resource is not used.
 	Units map[string]int64
 }
 
-// Quota bounds what the groups it covers use together.
+// Quota limits the total use of a resource by the groups that it covers.
 type Quota struct {
 	Name     string
 	Resource string
-	// Limit is in units, of which Scale make one of the resource: prices need
-	// finer units than GPUs.
+	// Limit is in units. Scale units are one of the resource, since prices need finer
+	// units than GPUs.
 	Limit int64
 	Scale int64
-	// Source says where the limit comes from, for messages.
+	// Source is where the limit comes from, for messages.
 	Source string
-	// Measured quotas have their limit from Measure; until then they bind nobody.
+	// Measured means that Measure sets the limit; until then there is none.
 	Measured bool
-	// Groups are the ids of the groups it covers.
+	// Groups are the ids of the groups that the quota covers.
 	Groups []string
-	// Surge bounds growth in units of the quota; nil for no bound.
+	// Surge limits growth in units of the quota; nil means no limit.
 	Surge *Surge
 }
 
-// Size is what the cloud says of a group.
+// Size is the size of a group in the cloud, in nodes.
 type Size struct {
-	Target   int // asked for and not departing
-	Deleting int // still there, and counted by quotas until gone
+	Target   int // requested, without those being deleted
+	Deleting int // being deleted; quotas count them until they are gone
 	CloudMax int // the cloud's own maximum of Target
 }
 
-// Limit is a limit and how much room it leaves.
+// Limit is the limit that binds first.
 type Limit struct {
 	Reason Reason
-	// Room is how many more nodes of the group fit, never negative.
+	// Room is the number of nodes that still fit, 0 or more.
 	Room int
 	// Text names the limit, its use and its source in one short line.
 	Text string
 }
 
-// Usage is the state of one quota, for status and metrics. Amounts are in the resource itself.
+// Usage is the state of one quota, for status and metrics.
 type Usage struct {
 	Name, Resource, Source string
-	Used, Limit            float64
-	// Known is false while a measured quota has not been measured.
+	Used, Limit            float64 // in the resource itself, not in units
+	// Known is false until Measure has set the limit of a measured quota.
 	Known bool
 }
 
@@ -98,11 +97,11 @@ func (q *quotaState) text() string {
 }
 
 func (q *quotaState) surgeText(now time.Time) string {
-	return fmt.Sprintf("surge of quota %s: %s of %s %s asked for within %s%s",
-		q.Name, format(q.window.sum, q.Scale), format(q.Surge.Max, q.Scale), q.Resource, q.Surge.Window, q.window.relief(now, q.Surge.Window))
+	return fmt.Sprintf("surge of quota %s: %s of %s %s requested within %s%s",
+		q.Name, format(q.window.sum, q.Scale), format(q.Surge.Max, q.Scale), q.Resource, q.Surge.Window, q.window.nextRoom(now, q.Surge.Window))
 }
 
 func (g *groupState) surgeText(now time.Time) string {
-	return fmt.Sprintf("surge of group %s: %d of %d nodes asked for within %s%s",
-		g.ID, g.window.sum, g.Surge.Max, g.Surge.Window, g.window.relief(now, g.Surge.Window))
+	return fmt.Sprintf("surge of group %s: %d of %d nodes requested within %s%s",
+		g.ID, g.window.sum, g.Surge.Max, g.Surge.Window, g.window.nextRoom(now, g.Surge.Window))
 }

@@ -2,65 +2,65 @@ package quota
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
-// window remembers what was asked for lately, oldest first.
+// window holds the requests within a surge window, oldest first.
 type window struct {
-	asked []ask
-	sum   int64
+	requests []request
+	sum      int64 // units of all requests
 }
 
-type ask struct {
+type request struct {
 	at    time.Time
 	group string
 	units int64
 }
 
-// slide forgets what is older than length.
+// slide drops requests older than length.
 func (w *window) slide(now time.Time, length time.Duration) {
 	old := 0
-	for old < len(w.asked) && now.Sub(w.asked[old].at) >= length {
-		w.sum -= w.asked[old].units
+	for old < len(w.requests) && now.Sub(w.requests[old].at) >= length {
+		w.sum -= w.requests[old].units
 		old++
 	}
-	w.asked = w.asked[old:]
+	w.requests = w.requests[old:]
 }
 
-func (w *window) add(a ask) {
-	if a.units == 0 {
+func (w *window) add(r request) {
+	if r.units == 0 {
 		return
 	}
-	// Almost always at the end; what a restart found in flight comes in any order.
-	i := len(w.asked)
-	for i > 0 && w.asked[i-1].at.After(a.at) {
+	// Remember adds requests from before a restart in any order.
+	i := len(w.requests)
+	for i > 0 && w.requests[i-1].at.After(r.at) {
 		i--
 	}
-	w.asked = append(w.asked, ask{})
-	copy(w.asked[i+1:], w.asked[i:])
-	w.asked[i] = a
-	w.sum += a.units
+	w.requests = slices.Insert(w.requests, i, r)
+	w.sum += r.units
 }
 
-// refund takes units of a group back, newest first: what was asked for last is
-// what has not arrived.
+// refund subtracts units of a group, newest request first, since the newest is the
+// one that has not launched.
 func (w *window) refund(group string, units int64) {
-	for i := len(w.asked) - 1; i >= 0 && units > 0; i-- {
-		if w.asked[i].group != group {
+	for i := len(w.requests) - 1; i >= 0 && units > 0; i-- {
+		if w.requests[i].group != group {
 			continue
 		}
-		back := min(units, w.asked[i].units)
-		w.asked[i].units -= back
+		back := min(units, w.requests[i].units)
+		w.requests[i].units -= back
 		w.sum -= back
 		units -= back
 	}
 }
 
-// relief says when the window next lets something out, if it holds anything.
-func (w *window) relief(now time.Time, length time.Duration) string {
-	for _, a := range w.asked {
-		if a.units > 0 {
-			return fmt.Sprintf(", more in %s", a.at.Add(length).Sub(now).Round(time.Second))
+// nextRoom returns ", more in 30s" with the time until the oldest request leaves the
+// window, or "" for an empty window.
+func (w *window) nextRoom(now time.Time, length time.Duration) string {
+	for _, r := range w.requests {
+		if r.units > 0 {
+			return fmt.Sprintf(", more in %s", r.at.Add(length).Sub(now).Round(time.Second))
 		}
 	}
 	return ""
