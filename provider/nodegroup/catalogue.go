@@ -1,9 +1,8 @@
-// Package nodegroup is the immutable catalogue of configured node groups: the
-// template Node of each, its overrides and prices, which quotas cover it, and
-// which Pods fit.
+// Package nodegroup is the immutable catalogue of configured node groups: template
+// Nodes, autoscaling options, prices, quotas, and which Pods fit a group.
 //
-// It does not know sizes, the cloud, budgets or gRPC: everything here follows from the
-// node group file alone, and is computed once when the file is read.
+// It does not know sizes, the cloud or gRPC. A catalogue follows from the node group
+// file alone and is computed once per file.
 package nodegroup
 
 import (
@@ -15,11 +14,11 @@ import (
 	"gpu-node-provider/provider/config"
 )
 
-// Label carries the node group's id on each of its nodes. It is how a Node
-// whose instance is gone keeps its group after a restart.
+// Label holds the node group's id on each Node, so that a Node whose instance is gone
+// keeps its group after a restart.
 const Label = "gpu-node-provider.io/node-group"
 
-// Catalogue is all node groups of one node group file.
+// Catalogue is the node groups and quotas of one node group file.
 type Catalogue struct {
 	gpuLabel string
 	groups   []*Group
@@ -36,11 +35,11 @@ type Group struct {
 	template    *corev1.Node
 	templateErr error
 	price       float64 // US dollars an hour
-	priced      bool    // false: the price is an estimate
+	priced      bool    // false for an estimated price
 }
 
-// New builds the catalogue of a configuration that Load accepted. templateID
-// gives the provider id of a group's template Node.
+// New returns the catalogue of a configuration that Load accepted. templateID
+// returns the provider id of a group's template Node.
 func New(c *config.Config, templateID func(group string) string) *Catalogue {
 	catalogue := &Catalogue{gpuLabel: c.GPULabel, byID: make(map[string]*Group, len(c.NodeGroups))}
 	for _, g := range c.NodeGroups {
@@ -56,19 +55,19 @@ func New(c *config.Config, templateID func(group string) string) *Catalogue {
 	return catalogue
 }
 
-// GPULabel is the label key by which Cluster Autoscaler knows GPU nodes.
+// GPULabel returns the label key by which Cluster Autoscaler recognises GPU nodes.
 func (c *Catalogue) GPULabel() string { return c.gpuLabel }
 
-// All lists the groups in the order of the file. Callers do not change it.
+// All returns the groups in file order. Callers must not change the slice.
 func (c *Catalogue) All() []*Group { return c.groups }
 
-// Lookup finds a group by its id.
+// Lookup returns the group with the id.
 func (c *Catalogue) Lookup(id string) (*Group, bool) {
 	g, ok := c.byID[id]
 	return g, ok
 }
 
-// GPUTypes are the values of the GPU label, the accelerators that the groups offer.
+// GPUTypes returns the values of the GPU label over all groups.
 func (c *Catalogue) GPUTypes() map[string]struct{} {
 	types := map[string]struct{}{}
 	for _, g := range c.groups {
@@ -79,13 +78,13 @@ func (c *Catalogue) GPUTypes() map[string]struct{} {
 	return types
 }
 
-// Quotas are the quotas of the file, with the groups that each covers.
+// Quotas returns the quotas of the file, in file order.
 func (c *Catalogue) Quotas() []Quota { return c.quotas }
 
-// Quota is a quota and the ids of the groups it covers.
+// Quota is a quota with its patterns resolved to node groups.
 type Quota struct {
 	config.Quota
-	Groups []string
+	Groups []string // ids of the groups that the quota covers
 }
 
 func (c *Catalogue) quota(q config.Quota) Quota {

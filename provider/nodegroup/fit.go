@@ -10,9 +10,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Fits tells why a new, empty node of the group could not take the Pod; nil
-// when it could. It looks at resources, taints, the node selector and required
-// node affinity; what depends on other Pods is the scheduler's to say.
+// Fits returns nil when the Pod fits an empty node of the group, else the first reason
+// against it. It checks resources, taints, the node selector and required node
+// affinity, not what depends on other Pods.
 func (g *Group) Fits(pod *corev1.Pod) error {
 	node := g.template
 	if g.templateErr != nil {
@@ -21,7 +21,7 @@ func (g *Group) Fits(pod *corev1.Pod) error {
 	for name, want := range requests(pod) {
 		have := node.Status.Allocatable[name]
 		if want.Cmp(have) > 0 {
-			return fmt.Errorf("it asks for %s %s, a node has %s", want.String(), name, have.String())
+			return fmt.Errorf("it requests %s %s, a node has %s", want.String(), name, have.String())
 		}
 	}
 	if taint, untolerated := corehelpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations, blocksScheduling, false); untolerated {
@@ -29,7 +29,7 @@ func (g *Group) Fits(pod *corev1.Pod) error {
 	}
 	matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
 	if err != nil {
-		return fmt.Errorf("its node affinity cannot be read: %w", err)
+		return fmt.Errorf("its node affinity is invalid: %w", err)
 	}
 	if !matches {
 		return errors.New("its node selector or node affinity does not match")

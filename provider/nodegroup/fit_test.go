@@ -59,10 +59,10 @@ func TestFits(t *testing.T) {
 	}{
 		"all that a node has":        {pod(asks("cpu", "3", "memory", "16Gi", "nvidia.com/gpu", "2", "ephemeral-storage", "100Gi")), ""},
 		"nothing":                    {pod(asks()), ""},
-		"too many GPUs":              {pod(asks("nvidia.com/gpu", "3")), "it asks for 3 nvidia.com/gpu, a node has 2"},
-		"what is reserved":           {pod(asks("cpu", "3500m")), "it asks for 3500m cpu, a node has 3"},
-		"too much memory":            {pod(asks("memory", "17Gi")), "it asks for 17Gi memory, a node has 16Gi"},
-		"what no node has":           {pod(asks("amd.com/gpu", "1")), "it asks for 1 amd.com/gpu, a node has 0"},
+		"too many GPUs":              {pod(asks("nvidia.com/gpu", "3")), "it requests 3 nvidia.com/gpu, a node has 2"},
+		"what is reserved":           {pod(asks("cpu", "3500m")), "it requests 3500m cpu, a node has 3"},
+		"too much memory":            {pod(asks("memory", "17Gi")), "it requests 17Gi memory, a node has 16Gi"},
+		"what no node has":           {pod(asks("amd.com/gpu", "1")), "it requests 1 amd.com/gpu, a node has 0"},
 		"nothing of what none has":   {pod(asks("amd.com/gpu", "0")), ""},
 		"too much in two containers": {pod(asks("cpu", "2"), func(p *corev1.PodSpec) { p.Containers = append(p.Containers, asks("cpu", "2")) }), "4 cpu"},
 		"too much to begin with":     {pod(asks("cpu", "1"), func(p *corev1.PodSpec) { p.InitContainers = []corev1.Container{asks("cpu", "4")} }), "4 cpu"},
@@ -85,7 +85,7 @@ func TestFits(t *testing.T) {
 		"wants the GPU":             {pod(asks(), affine(corev1.NodeSelectorOpIn, "nvidia-l4", "nvidia-tesla-t4")), ""},
 		"wants another GPU":         {pod(asks(), affine(corev1.NodeSelectorOpIn, "nvidia-l4")), "does not match"},
 		"wants none of these":       {pod(asks(), affine(corev1.NodeSelectorOpNotIn, "nvidia-tesla-t4")), "does not match"},
-		"wants what cannot be read": {pod(asks(), affine("Near", "nvidia-l4")), "its node affinity cannot be read"},
+		"wants what cannot be read": {pod(asks(), affine("Near", "nvidia-l4")), "its node affinity is invalid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := group(t, gpuNode).Fits(c.pod)

@@ -6,7 +6,7 @@ import (
 	"gpu-node-provider/provider/config"
 )
 
-// Overrides are the options that a group has of its own; a nil field keeps
+// Overrides are the autoscaling options that a group sets itself; a nil field keeps
 // Cluster Autoscaler's flag.
 type Overrides struct {
 	UtilizationThreshold, GPUUtilizationThreshold   *float64
@@ -14,7 +14,7 @@ type Overrides struct {
 	IgnoreDaemonSets                                *bool
 }
 
-// Overrides tells a group's own options; false when it has none.
+// Overrides returns the group's own autoscaling options; false when it has none.
 func (g *Group) Overrides() (Overrides, bool) {
 	s := g.ScaleDown
 	return Overrides{

@@ -5,8 +5,8 @@ import (
 	"k8s.io/component-helpers/resource"
 )
 
-// Rough prices in US dollars an hour, for groups without hourlyPrice. They only
-// have to put groups in a sensible order: a GPU outweighs what is around it.
+// Rough prices in US dollars per hour, for groups without hourlyPrice. They only rank
+// groups: a GPU outweighs the other resources of its node.
 const (
 	roughVCPU = 0.04
 	roughGiB  = 0.005
@@ -14,8 +14,8 @@ const (
 	gib       = 1 << 30
 )
 
-// HourlyPrice is the price of one node in US dollars, and whether the file
-// says so; otherwise it is a rough one by its resources.
+// HourlyPrice returns the price of one node in US dollars per hour. fromFile is false
+// for an estimate from the node's resources.
 func (g *Group) HourlyPrice() (dollars float64, fromFile bool) { return g.price, g.priced }
 
 func (g *Group) hourlyPrice() (float64, bool) {
@@ -35,9 +35,9 @@ func roughPrice(amounts corev1.ResourceList) float64 {
 	return price
 }
 
-// PodPrice is what an hour of the Pod costs: its share of the cheapest group
-// that it fits. A Pod that fits no group gets a rough price, not an error:
-// Cluster Autoscaler drops every option for which a Pod has no price, and then
+// PodPrice returns the Pod's cost in US dollars per hour: its share of a node of the
+// cheapest group that it fits. A Pod that fits no group gets an estimate, not an error,
+// since Cluster Autoscaler drops every option for which a Pod has no price and then
 // does not scale up at all (cluster-autoscaler/expander/price/price.go).
 func (c *Catalogue) PodPrice(pod *corev1.Pod) float64 {
 	cheapest, found := 0.0, false
@@ -56,8 +56,8 @@ func (c *Catalogue) PodPrice(pod *corev1.Pod) float64 {
 	return cheapest
 }
 
-// share is the largest part that the Pod takes of any of the node's
-// resources; of a GPU node only GPUs count once the Pod asks for one.
+// share returns the largest fraction of any resource of the node that the Pod
+// requests. For a Pod that requests GPUs, only GPUs count.
 func (g *Group) share(pod *corev1.Pod) float64 {
 	largest, gpus := 0.0, 0.0
 	for name, want := range requests(pod) {

@@ -11,15 +11,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// defaultPods is the kubelet's own default of --max-pods. A template without
-// pods fits none (cluster-autoscaler/simulator, NodeResourcesFit).
+// defaultPods is the kubelet's default of --max-pods. No Pod fits a template without
+// pods (cluster-autoscaler/simulator, NodeResourcesFit).
 const defaultPods = 110
 
-// errNoCapacity is why a group can have no template.
-var errNoCapacity = errors.New("its capacity is not known: write nodeGroups[].capacity in the node group file")
+// errNoCapacity is the reason why a group has no template.
+var errNoCapacity = errors.New("unknown capacity: set nodeGroups[].capacity in the node group file")
 
-// Template is the Node that Cluster Autoscaler is to imagine when it thinks
-// about growing the group. The result must not be changed.
+// Template returns the Node that Cluster Autoscaler simulates for a new node of the
+// group, or an error when its capacity is unknown. Callers must not change it.
 func (g *Group) Template() (*corev1.Node, error) {
 	return g.template, g.templateErr
 }
@@ -28,12 +28,12 @@ func (g *Group) buildTemplate() (*corev1.Node, error) {
 	return g.NewNode("template-"+g.ID, g.templateID)
 }
 
-// NewNode makes a Node of the group, as its kubelet would register it once
-// everything on it works.
+// NewNode returns a Node of the group as its kubelet registers it, Ready and with all
+// devices.
 func (g *Group) NewNode(name, providerID string) (*corev1.Node, error) {
 	if g.Capacity.Cpu().IsZero() || g.Capacity.Memory().IsZero() {
 		if g.Unknown != "" {
-			return nil, fmt.Errorf("node group %s: its capacity is not known: %s", g.ID, g.Unknown)
+			return nil, fmt.Errorf("node group %s: unknown capacity: %s", g.ID, g.Unknown)
 		}
 		return nil, fmt.Errorf("node group %s: %w", g.ID, errNoCapacity)
 	}
@@ -63,8 +63,8 @@ func allocatable(capacity, reserved corev1.ResourceList) corev1.ResourceList {
 	return left
 }
 
-// nodeLabels are what kubelets and cloud controllers set by themselves, then
-// what the file says.
+// nodeLabels returns the labels that kubelets and cloud controller managers set, with
+// those of the file over them.
 func (g *Group) nodeLabels(name string) map[string]string {
 	labels := map[string]string{
 		corev1.LabelHostname:   name,
@@ -78,8 +78,8 @@ func (g *Group) nodeLabels(name string) map[string]string {
 	if g.Region != "" {
 		labels[corev1.LabelTopologyRegion] = g.Region
 	}
-	// With several zones a template with one of them would promise a place to
-	// Pods bound to it that the cloud may not keep.
+	// A template with one of several zones would fit Pods bound to that zone, while the
+	// cloud may launch the node in another.
 	if len(g.Zones) == 1 {
 		labels[corev1.LabelTopologyZone] = g.Zones[0]
 	}
@@ -87,17 +87,17 @@ func (g *Group) nodeLabels(name string) map[string]string {
 	return labels
 }
 
-// Extended says whether a resource is one that a device plugin brings.
+// Extended reports whether a resource is an extended resource, as device plugins offer.
 func Extended(name corev1.ResourceName) bool {
 	return strings.Contains(string(name), "/") && !strings.HasPrefix(string(name), corev1.ResourceDefaultNamespacePrefix)
 }
 
-// GPUResource is the extended resource that makes a node of the group a GPU
-// node in the eyes of Cluster Autoscaler; empty for a group without.
+// GPUResource returns the resource of a node that Cluster Autoscaler counts as GPUs,
+// or "" for a group without GPUs.
 func (g *Group) GPUResource() corev1.ResourceName { return GPUResource(g.Capacity) }
 
-// GPUResource is the one of these resources that Cluster Autoscaler takes for GPUs;
-// empty where there is none.
+// GPUResource returns the first of the resources that Cluster Autoscaler counts as
+// GPUs, or "".
 func GPUResource(resources corev1.ResourceList) corev1.ResourceName {
 	for _, name := range gpuResources {
 		if amount, ok := resources[name]; ok && !amount.IsZero() {
@@ -107,7 +107,7 @@ func GPUResource(resources corev1.ResourceList) corev1.ResourceName {
 	return ""
 }
 
-// gpuResources are the resources Cluster Autoscaler takes for GPUs
+// gpuResources are the resources that Cluster Autoscaler counts as GPUs, in its order
 // (cluster-autoscaler/utils/gpu/gpu.go, GPUVendorResources).
 var gpuResources = []corev1.ResourceName{
 	"nvidia.com/gpu", "habana.ai/gaudi", "gpu.intel.com/xe", "amd.com/gpu", "microsoft.com/directx",

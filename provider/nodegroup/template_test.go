@@ -111,7 +111,7 @@ func TestTemplateWithoutCapacity(t *testing.T) {
 		g := only(t, onAWS+"nodeGroups: [{id: t4, maxSize: 4, "+capacity+"autoScalingGroup: train-t4}]")
 		node, err := g.Template()
 		require.Nil(t, node)
-		require.ErrorContains(t, err, "node group t4: its capacity is not known")
+		require.ErrorContains(t, err, "node group t4: unknown capacity")
 		require.ErrorContains(t, err, "nodeGroups[].capacity")
 		require.Equal(t, err, g.Fits(&corev1.Pod{}), "and no Pod waits for it")
 	}
