@@ -1,21 +1,20 @@
-// Package reload notices that files have other contents than before and hands
-// the new contents over: the node group file, the TLS files, a password file.
+// Package reload watches files and calls back with their new contents: the node group
+// file, the TLS files, a password file.
 //
-// It polls and compares bytes. inotify would be quicker and is wrong too often
-// here: a ConfigMap or Secret volume changes by a swap of the symlink above the
-// file, network and FUSE volumes of other writers give no event at all, and a
-// watch dies with the inode that a rename replaced. Modification times are no
-// help either: a file restored or unpacked may keep an old one. Reading a few
-// small files every two seconds costs microseconds and works on every volume.
+// It polls and compares bytes. inotify is faster but unreliable here: a ConfigMap or
+// Secret volume changes by a swap of a symlink above the file, network and FUSE volumes
+// report no events of other writers, and a watch ends with the inode that a rename
+// replaces. Modification times do not serve either, since a restored or unpacked file
+// may keep an old one. Reading a few small files every two seconds costs microseconds
+// and works on every volume.
 //
-// A change is handed over when two readings in a row agree, so a writer caught
-// in the middle of a file, or between two files that belong together, is not
-// taken at its word: a node group file cut short is often still valid YAML. If
-// the half stays longer than an interval it is handed over, and the whole after
-// it. A volume mounted with subPath never changes; that is a limit of Kubernetes.
+// A change is reported when two consecutive readings agree, so that a file read while
+// it is being written, or one of a pair that is, is not reported: a truncated node
+// group file is often valid YAML. A partial state that lasts longer than an interval is
+// reported, and the complete one after it. Kubernetes never updates a volume mounted
+// with subPath.
 //
-// The package does not know what the files mean: whether contents are good, and
-// what to do when they are not, is the caller's.
+// The package does not know the format of the files; the caller validates them.
 package reload
 
 import (
@@ -31,21 +30,21 @@ import (
 )
 
 const (
-	// DefaultInterval between two readings. A change is live after two to four
-	// seconds, little beside the minute that the kubelet takes to bring it to
-	// the volume. Longer saves nothing that can be measured.
+	// DefaultInterval between two readings. A change is reported after two to four
+	// seconds, little beside the minute that the kubelet takes to update the volume.
+	// A longer interval saves nothing measurable.
 	DefaultInterval = 2 * time.Second
 
-	// maxSize is a guard against a path that names the wrong file, since all
-	// of it is held in memory. A ConfigMap or Secret holds 1 MiB at most.
+	// maxSize bounds the memory for a path of the wrong file. A ConfigMap or Secret
+	// has at most 1 MiB.
 	maxSize = 16 << 20
 )
 
-// Contents are the bytes of files by path. They are read-only once handed over.
+// Contents maps paths to the bytes of files. It is read-only for callers.
 type Contents map[string][]byte
 
-// Read reads every file. The error holds one *fs.PathError for each file that
-// could not be read; there are no contents then.
+// Read returns the contents of all files, or no contents and an error that joins one
+// *fs.PathError for each unreadable file.
 func Read(files ...string) (Contents, error) {
 	contents := make(Contents, len(files))
 	var errs []error
@@ -63,8 +62,9 @@ func Read(files ...string) (Contents, error) {
 	return contents, nil
 }
 
-// ReadFile reads one file. Only a regular file of sensible size is read: a named
-// pipe would block the caller for ever. The error is always an *fs.PathError.
+// ReadFile returns the contents of a regular file of at most 16 MiB. It rejects other
+// kinds of files, since reading a named pipe may block forever. Its errors are of type
+// *fs.PathError.
 func ReadFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -88,34 +88,32 @@ func ReadFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// Watcher watches a set of files as one: a change of any hands over all of them,
-// from one reading.
+// Watcher watches a set of files as a unit: a change of one reports all of them, from
+// one reading.
 type Watcher struct {
-	// Files to read. They need not exist.
+	// Files are the paths to read. They need not exist.
 	Files []string
 
 	// Interval between two readings; zero means DefaultInterval.
 	Interval time.Duration
 
-	// Known are the contents that the caller works with when Run starts, so
-	// that a change between the caller's own reading and Run is not lost. Nil:
-	// the first reading is handed over too.
+	// Known are the contents that the caller uses when Run starts, so that a change
+	// between the caller's own reading and Run is reported. With nil the first reading
+	// is reported too.
 	Known Contents
 
-	// Changed is called from Run, never twice at once, with the new contents,
-	// or with why a file could not be read; that error comes once, not at each
-	// reading. What the caller had before then stays good. After an error the
-	// contents are handed over even when they are the old ones, so that the
-	// caller can call off its alarm.
+	// Changed is called from Run, one call at a time, with the new contents or with the
+	// error of reading them. An error is reported once, not at each reading, and does
+	// not affect contents reported before. After an error the contents are reported
+	// even when they are the old ones, so that the caller can clear its alarm.
 	Changed func(Contents, error)
 
-	// Ticks, when set, say when to read, instead of Interval. They are there
-	// for tests with real sockets, which cannot run on a fake clock. On an
-	// unbuffered channel a send returns when the tick before it was dealt with.
+	// Ticks replaces Interval, for tests with real sockets, which cannot run on a fake
+	// clock. On an unbuffered channel a send returns once the tick before it is handled.
 	Ticks <-chan time.Time
 }
 
-// Run watches until the context ends; that is not an error.
+// Run watches the files until the context ends, and returns nil then.
 func (w Watcher) Run(ctx context.Context) error {
 	ticks := w.Ticks
 	if ticks == nil {
@@ -146,7 +144,7 @@ func (w Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// reading is what the files looked like once: contents or an error.
+// reading is the result of one Read: contents or an error.
 type reading struct {
 	contents Contents
 	err      error
