@@ -1,7 +1,7 @@
-// Package dashboard is what people and machines read of a running provider over
-// HTTP: health, readiness, metrics, and the report that status prints.
+// Package dashboard serves the HTTP endpoints of a running provider: health,
+// readiness, metrics, and the report that the status command prints.
 //
-// It only shows; nothing can be changed through it.
+// It is read-only, and knows the state only as a report.
 package dashboard
 
 import (
@@ -15,30 +15,31 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// ReportPath is where the report is served as JSON.
+// ReportPath is the path of the report in JSON.
 const ReportPath = "/report.json"
 
-// StandsBy is why a replica that does not lead has no report, and who has it. It is
-// answered with status 421, Misdirected Request.
+// StandsBy is the error of a standby replica, which has no report, with the name of the
+// leader. Handler answers it with status 421, Misdirected Request.
 type StandsBy string
 
 func (s StandsBy) Error() string { return string(s) }
 
-// Options say what is shown.
+// Options configures Handler. All fields are required.
 type Options struct {
-	// Report tells the state, or why there is none here.
+	// Report returns the state; an error of type StandsBy on a standby replica.
 	Report func() (report.Provider, error)
-	// Ready is nil once this replica does its part, and says what is missing
-	// before that.
+	// Ready returns nil when this replica is ready, else an error that names what is
+	// missing.
 	Ready    func() error
 	Gatherer prometheus.Gatherer
 }
 
-// Handler serves /healthz, /readyz, /metrics and /report.json.
+// Handler serves /healthz, /readyz, /metrics and /report.json. It answers 503 while the
+// replica is not ready or has no report.
 func Handler(o Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte("ok\n")) // nobody is left to tell when this fails
+		_, _ = w.Write([]byte("ok\n")) // fails only when the client has disconnected
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := o.Ready(); err != nil {
