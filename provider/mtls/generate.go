@@ -15,9 +15,9 @@ import (
 	"gpu-node-provider/provider/reload"
 )
 
-// The files that Generate makes. The server needs ServerCertFile, ServerKeyFile
-// and CACertFile, Cluster Autoscaler ClientCertFile, ClientKeyFile and
-// CACertFile; CAKeyFile is for renewing and belongs on neither.
+// Files written by Generate. The server needs ServerCertFile, ServerKeyFile and
+// CACertFile, Cluster Autoscaler ClientCertFile, ClientKeyFile and CACertFile.
+// CAKeyFile signs renewals and must not be copied to either.
 const (
 	CACertFile     = "ca.crt"
 	CAKeyFile      = "ca.key"
@@ -28,16 +28,15 @@ const (
 )
 
 const (
-	// DefaultValidity of both pairs. Cluster Autoscaler does not see a new pair
-	// of its own before it restarts: much less than a year would make somebody
-	// restart it for the certificate's sake alone.
+	// DefaultValidity of both pairs. Cluster Autoscaler reads its pair only at
+	// start-up, so much less than a year would require extra restarts.
 	DefaultValidity = 365 * 24 * time.Hour
 
-	// minValidity is a guard against a forgotten unit.
+	// minValidity catches a forgotten unit.
 	minValidity = time.Minute
 
-	// caValidity outlives many pairs: a new authority has to reach both sides
-	// at once, which means an outage or two certificates in each CA file.
+	// caValidity spans many renewals, since a new CA must reach both sides at
+	// once: an outage, or two certificates in each CA file.
 	caValidity = 10 * 365 * 24 * time.Hour
 
 	// DefaultClientName is the client certificate's DNS SAN and CN.
@@ -47,46 +46,46 @@ const (
 	defaultNamespace = "gpu-node-provider"
 )
 
-// ErrExists: Generate would overwrite files and was not told to.
-var ErrExists = errors.New("already there")
+// ErrExists: Generate would overwrite files, and neither Renew nor Force is set.
+var ErrExists = errors.New("files exist already")
 
-// GenerateOptions of Generate; the zero value is good.
+// GenerateOptions configures Generate. The zero value is valid.
 type GenerateOptions struct {
-	// ServerNames are the DNS names and IP addresses that clients dial. Empty:
-	// those that the server certificate had when renewing, otherwise
+	// ServerNames are the DNS names and IP addresses that clients dial. Empty means
+	// those of the existing server certificate with Renew, else
 	// DefaultServerNames(Namespace).
 	ServerNames []string
-	Namespace   string // of the Service, for the default names; empty: gpu-node-provider
+	Namespace   string // namespace of the Service, for the default names; empty means gpu-node-provider
 
-	// ClientName is a DNS name or a URI, such as a SPIFFE id. Empty: the one
-	// that the client certificate had when renewing, otherwise DefaultClientName.
+	// ClientName is a DNS name or a URI, such as a SPIFFE id. Empty means that of the
+	// existing client certificate with Renew, else DefaultClientName.
 	ClientName string
 
-	Validity time.Duration // of both pairs; zero: DefaultValidity
+	Validity time.Duration // of both pairs; zero means DefaultValidity
 
-	// Renew makes new pairs with the authority that is in the directory. Both
-	// sides go on trusting each other while one of them has the old pair, so
-	// it is the way to renew: Cluster Autoscaler reads its files only once.
+	// Renew issues new pairs with the CA in the directory. Both sides keep trusting
+	// each other while one still has the old pair, which is needed because Cluster
+	// Autoscaler reads its files only once.
 	Renew bool
 
-	// Force replaces everything, the authority too: what was made before is
-	// then refused by what is made now.
+	// Force replaces all files including the CA. Pairs of the old CA are then rejected.
 	Force bool
 
-	Now func() time.Time // nil: time.Now
+	Now func() time.Time // nil means time.Now
 }
 
-// Generated is what Generate made.
+// Generated is the result of Generate.
 type Generated struct {
-	Files       []string // paths, in the order of writing
+	Files       []string // paths in the order written
 	ServerNames []string
 	ClientName  string
 	CAExpiry    time.Time
 	Expiry      time.Time // of both pairs
 }
 
-// DefaultServerNames are the names of the Services in a namespace, for Cluster
-// Autoscaler and for the API server's evictions, and those of the loopback for a Cluster Autoscaler in the same pod or a person's trial.
+// DefaultServerNames returns the names of the provider's Services in a namespace, one
+// for Cluster Autoscaler and one for the webhook, and the loopback names, for a Cluster
+// Autoscaler in the same pod and for local tests.
 func DefaultServerNames(namespace string) []string {
 	if namespace == "" {
 		namespace = defaultNamespace
@@ -103,13 +102,13 @@ func DefaultServerNames(namespace string) []string {
 	}
 }
 
-// Generate writes an authority, a server pair and a client pair into dir, which
-// it makes. All files are written or none; keys are readable by their owner only.
+// Generate writes a CA, a server pair and a client pair into dir, and creates dir when
+// it is missing. It writes all files or none; only the owner can read the keys.
 func Generate(dir string, opts GenerateOptions) (Generated, error) {
 	if err := opts.complete(dir); err != nil {
 		return Generated{}, err
 	}
-	// A certificate keeps whole seconds.
+	// Certificates store whole seconds.
 	now := opts.Now().UTC().Truncate(time.Second)
 	ca, out, err := authorityFor(dir, opts, now)
 	if err != nil {
@@ -118,7 +117,7 @@ func Generate(dir string, opts GenerateOptions) (Generated, error) {
 
 	expiry := now.Add(opts.Validity)
 	if expiry.After(ca.certificate.NotAfter) {
-		expiry = ca.certificate.NotAfter // a pair does not work beyond its authority
+		expiry = ca.certificate.NotAfter // a pair is invalid after its CA expires
 	}
 	server, client, err := templates(opts, now, expiry)
 	if err != nil {
@@ -148,7 +147,7 @@ func Generate(dir string, opts GenerateOptions) (Generated, error) {
 	}, nil
 }
 
-// complete checks the options and fills in what is empty.
+// complete validates the options and sets the defaults.
 func (o *GenerateOptions) complete(dir string) error {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -158,9 +157,9 @@ func (o *GenerateOptions) complete(dir string) error {
 	}
 	switch {
 	case o.Validity < minValidity:
-		return fmt.Errorf("validity %s is shorter than %s: the pairs would be of no use", o.Validity, minValidity)
+		return fmt.Errorf("validity %s is shorter than %s: set a longer one, such as 8760h", o.Validity, minValidity)
 	case o.Renew && o.Force:
-		return errors.New("renewing keeps the authority and forcing makes a new one: choose one of them")
+		return errors.New("renew keeps the CA and force replaces it: choose one of them")
 	case o.Renew:
 		if err := o.inherit(dir); err != nil {
 			return err
@@ -179,8 +178,8 @@ func (o *GenerateOptions) complete(dir string) error {
 	return nil
 }
 
-// inherit takes the names of the present certificates, so that a renewal by
-// somebody who does not remember them changes nothing but the dates.
+// inherit copies the names of the existing certificates, so that a renewal without
+// names changes only the dates.
 func (o *GenerateOptions) inherit(dir string) error {
 	if len(o.ServerNames) == 0 {
 		old, err := existing(filepath.Join(dir, ServerCertFile))
@@ -203,8 +202,8 @@ func (o *GenerateOptions) inherit(dir string) error {
 	return nil
 }
 
-// existing is the certificate in a file, or none when there is no such file. One
-// that cannot be read is an error: guessing its names would change them.
+// existing returns the first certificate of a file, or none when the file does not
+// exist. An unreadable file is an error, since default names could replace its names.
 func existing(path string) ([]*x509.Certificate, error) {
 	data, err := reload.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -215,7 +214,7 @@ func existing(path string) ([]*x509.Certificate, error) {
 	}
 	chain, err := parseCertificates(data)
 	if err != nil {
-		return nil, fmt.Errorf("certificate file %s %w, or write out the names that it had", path, err)
+		return nil, fmt.Errorf("certificate file %s %w, or set the names explicitly", path, err)
 	}
 	return chain[:1], nil
 }
@@ -230,11 +229,11 @@ func refuseExisting(dir string) error {
 	if len(found) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w in %s: %s; renew the pairs with their authority, take another directory, or force a new authority that refuses the old clients",
+	return fmt.Errorf("%w in %s: %s; renew the pairs with their CA, choose another directory, or force a new CA, which rejects the old clients",
 		ErrExists, dir, strings.Join(found, ", "))
 }
 
-// authorityFor reads the authority to renew with, or makes one and returns its files.
+// authorityFor reads the CA to renew with, or creates one and returns its files.
 func authorityFor(dir string, opts GenerateOptions, now time.Time) (*authority, []newFile, error) {
 	if opts.Renew {
 		ca, err := readAuthority(dir, now)
@@ -242,32 +241,31 @@ func authorityFor(dir string, opts GenerateOptions, now time.Time) (*authority, 
 	}
 	ca, err := newAuthority(now, max(caValidity, opts.Validity))
 	if err != nil {
-		return nil, nil, fmt.Errorf("make the authority: %w", err)
+		return nil, nil, fmt.Errorf("create the CA: %w", err)
 	}
 	keyPEM, err := encodeKey(ca.key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make the authority: %w", err)
+		return nil, nil, fmt.Errorf("create the CA: %w", err)
 	}
 	return ca, []newFile{{CACertFile, 0o644, encodeCertificate(ca.certificate.Raw)}, {CAKeyFile, 0o600, keyPEM}}, nil
 }
 
-// readAuthority reads the authority of an earlier Generate, or of anybody else's
-// making as long as it may sign.
+// readAuthority reads the CA of an earlier Generate, or any other that may sign.
 func readAuthority(dir string, now time.Time) (*authority, error) {
 	certFile, keyFile := filepath.Join(dir, CACertFile), filepath.Join(dir, CAKeyFile)
 	chain, errCert := parseFile(certFile, parseCertificates)
 	key, errKey := parseFile(keyFile, parseKey)
 	if err := errors.Join(errCert, errKey); err != nil {
-		return nil, fmt.Errorf("the authority to renew with: %w", err)
+		return nil, fmt.Errorf("CA to renew with: %w", err)
 	}
 	certificate := chain[0]
 	switch {
 	case !belongs(key, certificate):
-		return nil, fmt.Errorf("the authority to renew with: %s is not the key of %s", keyFile, certFile)
+		return nil, fmt.Errorf("CA to renew with: %s is not the key of %s", keyFile, certFile)
 	case !certificate.IsCA:
-		return nil, fmt.Errorf("the authority to renew with: %s is not a CA certificate", certFile)
+		return nil, fmt.Errorf("CA to renew with: %s is not a CA certificate", certFile)
 	case !now.Before(certificate.NotAfter):
-		return nil, fmt.Errorf("the authority to renew with: %s expired at %s; force a new one, and give it to both sides", certFile, stamp(certificate.NotAfter))
+		return nil, fmt.Errorf("CA to renew with: %s expired at %s; force a new one, and deploy it to both sides", certFile, stamp(certificate.NotAfter))
 	}
 	return &authority{certificate: certificate, key: key}, nil
 }

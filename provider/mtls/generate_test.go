@@ -114,25 +114,25 @@ func TestGenerateRefuses(t *testing.T) {
 		},
 		"validity": {
 			opts: GenerateOptions{Validity: 365},
-			want: "validity 365ns is shorter than 1m0s: the pairs would be of no use",
+			want: "validity 365ns is shorter than 1m0s: set a longer one, such as 8760h",
 		},
 		"negative validity": {
 			opts: GenerateOptions{Validity: -time.Hour},
-			want: "validity -1h0m0s is shorter than 1m0s: the pairs would be of no use",
+			want: "validity -1h0m0s is shorter than 1m0s: set a longer one, such as 8760h",
 		},
 		"renew and force": {
 			opts: GenerateOptions{Renew: true, Force: true},
-			want: "renewing keeps the authority and forcing makes a new one: choose one of them",
+			want: "renew keeps the CA and force replaces it: choose one of them",
 		},
-		"renew nothing": {opts: GenerateOptions{Renew: true}, want: "the authority to renew with: " +
-			"D/ca.crt: no such file or directory: correct the path, mount the Secret that holds it, or make a set with `gpu-node-provider certs`\n" +
-			"D/ca.key: no such file or directory: correct the path, mount the Secret that holds it, or make a set with `gpu-node-provider certs`"},
+		"renew nothing": {opts: GenerateOptions{Renew: true}, want: "CA to renew with: " +
+			"D/ca.crt: no such file or directory: correct the path, mount the Secret, or create the files with `gpu-node-provider certs`\n" +
+			"D/ca.key: no such file or directory: correct the path, mount the Secret, or create the files with `gpu-node-provider certs`"},
 		"files are there": {
 			prepare: func(t *testing.T, dir string) {
 				require.NoError(t, os.WriteFile(filepath.Join(dir, ServerKeyFile), []byte("mine"), 0o600))
 				require.NoError(t, os.Symlink("nowhere", filepath.Join(dir, ClientCertFile)))
 			},
-			want: "already there in D: server.key, client.crt; renew the pairs with their authority, take another directory, or force a new authority that refuses the old clients",
+			want: "files exist already in D: server.key, client.crt; renew the pairs with their CA, choose another directory, or force a new CA, which rejects the old clients",
 		},
 		"renew with another's key": {
 			opts: GenerateOptions{Renew: true},
@@ -140,7 +140,7 @@ func TestGenerateRefuses(t *testing.T) {
 				copyFiles(t, made(t, GenerateOptions{}), dir, CACertFile)
 				copyFiles(t, made(t, GenerateOptions{}), dir, CAKeyFile)
 			},
-			want: "the authority to renew with: D/ca.key is not the key of D/ca.crt",
+			want: "CA to renew with: D/ca.key is not the key of D/ca.crt",
 		},
 		"renew with no CA": {
 			opts: GenerateOptions{Renew: true},
@@ -149,14 +149,14 @@ func TestGenerateRefuses(t *testing.T) {
 				require.NoError(t, os.WriteFile(filepath.Join(dir, CACertFile), read(t, from, ServerCertFile), 0o600))
 				require.NoError(t, os.WriteFile(filepath.Join(dir, CAKeyFile), read(t, from, ServerKeyFile), 0o600))
 			},
-			want: "the authority to renew with: D/ca.crt is not a CA certificate",
+			want: "CA to renew with: D/ca.crt is not a CA certificate",
 		},
 		"renew with an expired CA": {
 			opts: GenerateOptions{Renew: true, Now: at(noon.Add(caValidity))},
 			prepare: func(t *testing.T, dir string) {
 				copyFiles(t, made(t, GenerateOptions{Now: at(noon)}), dir, CACertFile, CAKeyFile)
 			},
-			want: "the authority to renew with: D/ca.crt expired at 2036-02-27T12:00:00Z; force a new one, and give it to both sides",
+			want: "CA to renew with: D/ca.crt expired at 2036-02-27T12:00:00Z; force a new one, and deploy it to both sides",
 		},
 		"renew beside a damaged certificate": {
 			opts: GenerateOptions{Renew: true},
@@ -164,7 +164,7 @@ func TestGenerateRefuses(t *testing.T) {
 				copyFiles(t, made(t, GenerateOptions{}), dir, CACertFile, CAKeyFile)
 				require.NoError(t, os.WriteFile(filepath.Join(dir, ServerCertFile), []byte("x"), 0o600))
 			},
-			want: "certificate file D/server.crt is not PEM, the text form with -----BEGIN lines: convert it (openssl, -outform pem), or write out the names that it had",
+			want: "certificate file D/server.crt is not PEM: convert it with openssl and -outform pem, or set the names explicitly",
 		},
 	}
 	for name, tc := range cases {
@@ -259,7 +259,7 @@ func TestGenerateIsAllOrNothing(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "file")
 		require.NoError(t, os.WriteFile(path, nil, 0o600))
 		_, err := Generate(path, GenerateOptions{Force: true})
-		require.ErrorContains(t, err, "make the directory")
+		require.ErrorContains(t, err, "create the directory")
 	})
 }
 
@@ -277,14 +277,14 @@ func TestA11CheckServerName(t *testing.T) {
 	for address, host := range map[string]string{
 		"10.96.0.7:8086": "10.96.0.7", "gpu-node-provider.kube-system.svc": "gpu-node-provider.kube-system.svc", "[fd00::1]:1": "fd00::1", "[fd00::2]": "fd00::2",
 	} {
-		require.EqualError(t, CheckServerName(cert, address), "certificate file "+cert+" does not serve \""+host+"\" but "+has+
-			": dial one of those, or issue the certificate again with \""+host+"\" among its names")
+		require.EqualError(t, CheckServerName(cert, address), "certificate file "+cert+" is not valid for \""+host+"\" but for "+has+
+			": dial one of those, or issue the certificate again with the name \""+host+"\"")
 	}
-	require.EqualError(t, CheckServerName(cert, ":8086"), "the address has no host part: Cluster Autoscaler could not verify any certificate for it")
+	require.EqualError(t, CheckServerName(cert, ":8086"), "the address has no host part, so Cluster Autoscaler cannot verify a certificate for it")
 
 	bare := t.TempDir()
 	selfSigned(t, bare, &x509.Certificate{})
-	require.ErrorContains(t, CheckServerName(filepath.Join(bare, ServerCertFile), "a"), `does not serve "a" but no name at all`)
-	require.ErrorContains(t, CheckServerName(filepath.Join(bare, ServerKeyFile), "a"), "holds no certificate")
+	require.ErrorContains(t, CheckServerName(filepath.Join(bare, ServerCertFile), "a"), `is not valid for "a" but for no name`)
+	require.ErrorContains(t, CheckServerName(filepath.Join(bare, ServerKeyFile), "a"), "contains no certificate")
 	require.ErrorContains(t, CheckServerName(filepath.Join(bare, "none"), "a"), "none: no such file")
 }

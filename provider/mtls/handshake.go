@@ -19,17 +19,17 @@ import (
 	"gpu-node-provider/cloud/logkey"
 )
 
-// Why a handshake failed; label values, so the set is fixed.
+// Reasons of failed handshakes: metric label values, so the set is fixed.
 const (
-	failedNoCertificate = "no_certificate"    // the client showed none
-	failedUnknownCA     = "unknown_ca"        // not of the client CA
-	failedExpired       = "expired"           // expired or not yet valid
-	failedBadCert       = "bad_certificate"   // of the client CA and yet not good, such as one for servers
-	failedNotTLS        = "not_tls"           // a client that speaks plaintext
-	failedByClient      = "refused_by_client" // the client did not like our certificate, or its name
-	failedClosed        = "closed"            // went away in the middle: a TCP probe, or a client at its own deadline
-	failedTimeout       = "timeout"           // connected and then said nothing
-	failedOther         = "other"             // such as no common TLS version
+	failedNoCertificate = "no_certificate"    // the client presented no certificate
+	failedUnknownCA     = "unknown_ca"        // the client certificate is not of the client CA
+	failedExpired       = "expired"           // the client certificate is expired or not yet valid
+	failedBadCert       = "bad_certificate"   // of the client CA but invalid, such as one for servers
+	failedNotTLS        = "not_tls"           // the client speaks plaintext
+	failedByClient      = "refused_by_client" // the client rejected the server certificate or its name
+	failedClosed        = "closed"            // the client disconnected: a TCP probe, or its own deadline
+	failedTimeout       = "timeout"           // the client connected and sent nothing
+	failedOther         = "other"             // for example no common TLS version
 )
 
 var failureReasons = []string{
@@ -37,8 +37,8 @@ var failureReasons = []string{
 	failedNotTLS, failedByClient, failedClosed, failedTimeout, failedOther,
 }
 
-// handshaker counts and logs the handshakes that fail; grpc itself keeps quiet
-// about them, and the client's message seldom tells the cause.
+// handshaker counts and logs failed handshakes. gRPC does not log them, and the error
+// at the client seldom contains the cause.
 type handshaker struct {
 	credentials.TransportCredentials
 	metrics *metrics
@@ -52,33 +52,33 @@ func (h *handshaker) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthIn
 		h.metrics.handshakeFailures.WithLabelValues(reason).Inc()
 		level := zap.WarnLevel
 		if reason == failedClosed {
-			level = zap.DebugLevel // load balancers probe like this, all day
+			level = zap.DebugLevel // probes of load balancers
 		}
-		// The reason is part of the message because the sampler tells messages
-		// apart: a flood of one reason must not hide another.
+		// The sampler limits each message separately, so the message contains the
+		// reason: many failures of one reason must not hide another.
 		h.log.Log(level, "TLS handshake failed: "+reason,
 			zap.String(logkey.Reason, reason), zap.Stringer(logkey.RemoteAddress, raw.RemoteAddr()), zap.Error(err))
 	}
 	return conn, info, err
 }
 
-// Clone keeps the counting; the embedded one would drop it.
+// Clone overrides the embedded Clone, which would return credentials without counting.
 func (h *handshaker) Clone() credentials.TransportCredentials {
 	clone := *h
 	clone.TransportCredentials = h.TransportCredentials.Clone()
 	return &clone
 }
 
-// sampled lets ten lines a minute of each message through: anybody who reaches
-// the port can make a handshake fail, and may not fill the log with it.
+// sampled limits each message to ten lines per minute, since any client that reaches
+// the port can cause failed handshakes.
 func sampled(log *zap.Logger) *zap.Logger {
 	return log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(core, time.Minute, 10, 0)
 	}))
 }
 
-// closedErrors are what a read or write says when the other side, or the server
-// as it stops, has closed the connection.
+// closedErrors are the errors of reads and writes on a connection that the client, or
+// the stopping server, has closed.
 var closedErrors = []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed}
 
 func failureReason(err error) string {
@@ -99,8 +99,8 @@ func failureReason(err error) string {
 	case slices.ContainsFunc(closedErrors, func(target error) bool { return errors.Is(err, target) }):
 		return failedClosed
 	case strings.Contains(err.Error(), "didn't provide a certificate"):
-		// crypto/tls has no type for this one. A test with a real handshake
-		// fails should a Go release word it in another way.
+		// crypto/tls has no type for this error. A test with a real handshake fails
+		// when a Go release changes the text.
 		return failedNoCertificate
 	}
 	return failedOther

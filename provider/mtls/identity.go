@@ -12,22 +12,21 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// ErrNotAllowed: the caller is none of the allowed clients. Nothing helps but
-// another certificate or another list.
+// ErrNotAllowed: no name of the client certificate is in the list of allowed clients.
+// Retrying does not help.
 var ErrNotAllowed = errors.New("client not allowed")
 
-// maxNamesShown bounds the names in an error: a certificate may hold thousands.
+// maxNamesShown bounds the names in an error, since a certificate may have thousands.
 const maxNamesShown = 5
 
 // clients is the list of allowed clients; nil allows all.
 //
-// An entry that is a URI (it has "://", or begins with "urn:") is compared with
-// URI SANs only, byte for byte; SPIFFE ids are such. Any other entry is compared
-// with DNS SANs, without regard to case, and with the CN. The CN counts even
-// beside SANs, because many authorities put a client's name only there and add a
-// SAN of another sort; an authority that lets clients choose their CN should
-// not be the client CA. A CN that looks like a URI counts for nothing, so that a
-// CN cannot pose as a SPIFFE id.
+// An entry that is a URI (it contains "://" or begins with "urn:"), such as a SPIFFE
+// id, is compared with URI SANs only, byte for byte. Any other entry is compared with
+// DNS SANs, ignoring case, and with the CN. The CN counts even beside SANs, because
+// many CAs put a client's name only there and add another kind of SAN; a CA that lets
+// clients choose their CN must not be the client CA. A CN is never compared with a URI
+// entry, so that it cannot impersonate a SPIFFE id.
 type clients []string
 
 func newClients(allowed []string) (clients, error) {
@@ -35,9 +34,9 @@ func newClients(allowed []string) (clients, error) {
 	for i, name := range allowed {
 		switch {
 		case name == "" || strings.TrimSpace(name) != name:
-			errs = append(errs, fmt.Errorf("allowed client %d (%q) is empty or has blanks around it: write the name as it is in the certificate", i+1, name))
+			errs = append(errs, fmt.Errorf("allowed client %d (%q) is empty or has spaces around it: write the name as in the certificate", i+1, name))
 		case strings.Contains(name, "*"):
-			errs = append(errs, fmt.Errorf("allowed client %q has a wildcard: write every name out, or none to allow all clients of the CA", name))
+			errs = append(errs, fmt.Errorf("allowed client %q has a wildcard: write every name, or an empty list to allow all clients of the CA", name))
 		}
 	}
 	return slices.Clone(allowed), errors.Join(errs...)
@@ -57,9 +56,8 @@ func (c clients) allow(certificate *x509.Certificate) bool {
 	})
 }
 
-// Authorize tells whether the caller of an RPC may call: nil, or an error that
-// wraps ErrNotAllowed and names who the caller is. Who calls it, for which
-// methods, and with what gRPC code it answers is the server's choice.
+// Authorize returns nil for an allowed client, else an error that wraps ErrNotAllowed
+// and lists the names in the client certificate. ctx is the context of an RPC.
 func (s *Server) Authorize(ctx context.Context) error {
 	certificate := callerCertificate(ctx)
 	if certificate == nil {
@@ -73,7 +71,7 @@ func (s *Server) Authorize(ctx context.Context) error {
 	return nil
 }
 
-// callerCertificate is the client's verified certificate, or nil.
+// callerCertificate returns the client's verified certificate, or nil.
 func callerCertificate(ctx context.Context) *x509.Certificate {
 	caller, ok := peer.FromContext(ctx)
 	if !ok {
@@ -94,7 +92,7 @@ func uris(certificate *x509.Certificate) []string {
 	return names
 }
 
-// names lists what allowedClients is compared with, for a person to copy.
+// names lists the names that allowedClients is compared with, in the form to copy.
 func names(certificate *x509.Certificate) string {
 	all := slices.Concat(uris(certificate), certificate.DNSNames)
 	if cn := certificate.Subject.CommonName; cn != "" && !slices.Contains(all, cn) {

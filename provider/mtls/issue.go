@@ -24,8 +24,7 @@ type authority struct {
 }
 
 func newKey() (*ecdsa.PrivateKey, error) {
-	// P-256: every TLS library has it, and signing is fast. The random source
-	// is not an argument any more; crypto/rand is always used.
+	// Every TLS library supports P-256, and signing is fast.
 	return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 }
 
@@ -68,9 +67,9 @@ func (a *authority) issue(template *x509.Certificate) (certPEM, keyPEM []byte, e
 	return encodeCertificate(der), keyPEM, err
 }
 
-// templates of the two pairs. Both names are subject alternative names, since
-// Go, and so Cluster Autoscaler, does not look for a host in the CN. Each may be
-// used for its own side only: a server's certificate that got out opens no door.
+// templates returns the templates of the two pairs. Both names are subject alternative
+// names, since Go, and so Cluster Autoscaler, ignores the CN of a server. Each is valid
+// for its own side only, so that a leaked server pair gives no access as a client.
 func templates(opts GenerateOptions, now, expiry time.Time) (server, client *x509.Certificate, err error) {
 	template := func(usage x509.ExtKeyUsage) *x509.Certificate {
 		return &x509.Certificate{
@@ -103,7 +102,7 @@ func addServerNames(template *x509.Certificate, names []string) error {
 	return errors.Join(errs...)
 }
 
-// maxCommonName is X.520's bound; OpenSSL refuses a longer one.
+// maxCommonName is the limit of X.520; OpenSSL rejects a longer CN.
 const maxCommonName = 64
 
 func addClientName(template *x509.Certificate, name string) error {

@@ -13,18 +13,17 @@ import (
 	"gpu-node-provider/provider/reload"
 )
 
-// clockSkew is how far into the future a certificate may begin and still be
-// taken. Authority and server are different machines, and their clocks differ;
-// a certificate refused for a few seconds would be out of use until the next
-// change of its file.
+// clockSkew is the tolerated difference between the clocks of CA and server. Without
+// it, a certificate that becomes valid in a few seconds would stay rejected until its
+// file changes again.
 const clockSkew = 5 * time.Minute
 
-// files are the three paths.
+// files are the paths of the three TLS files.
 type files struct{ cert, key, clientCA string }
 
 func (f files) paths() []string { return []string{f.cert, f.key, f.clientCA} }
 
-// read reads what can be read, so that New can judge the other files as well.
+// read returns the readable files beside the error, so that New also validates those.
 func (f files) read() (reload.Contents, error) {
 	contents := reload.Contents{}
 	var errs []error
@@ -45,33 +44,33 @@ func (f files) read() (reload.Contents, error) {
 	return contents, errors.Join(errs...)
 }
 
-// explain turns the error of reading a file into what to do about it.
+// explain adds the remedy to an error of reading a file.
 func explain(err error) error {
 	cause := err
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
-		cause = pathError.Err // the path is named already
+		cause = pathError.Err // the caller adds the path
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: correct the path, mount the Secret that holds it, or make a set with `gpu-node-provider certs`", cause)
+		return fmt.Errorf("%w: correct the path, mount the Secret, or create the files with `gpu-node-provider certs`", cause)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w: let the user that the server runs as read it (in Kubernetes: securityContext.fsGroup)", cause)
+		return fmt.Errorf("%w: make it readable for the user of the process (in Kubernetes: securityContext.fsGroup)", cause)
 	default:
 		return fmt.Errorf("cannot be read: %w", cause)
 	}
 }
 
-// material is one good set of files, ready for handshakes.
+// material is a valid set of files, ready for handshakes.
 type material struct {
 	config         *tls.Config
 	leaf           *x509.Certificate
-	expiry         time.Time // of the first to expire in the server's chain
-	clientCAExpiry time.Time // of the last to expire: no client gets in after it
+	expiry         time.Time // earliest expiry in the server's chain
+	clientCAExpiry time.Time // latest expiry of the client CAs; no client connects after it
 }
 
-// material judges a set. errRead is why some files are not among the contents;
-// the others are judged all the same, so that every problem is told at once.
+// material validates a set. errRead is the error for files missing from contents; the
+// others are validated all the same, so that every problem is reported at once.
 func (f files) material(contents reload.Contents, errRead error, now func() time.Time) (*material, error) {
 	errs := []error{errRead}
 	var chain, authorities []*x509.Certificate
@@ -86,7 +85,7 @@ func (f files) material(contents reload.Contents, errRead error, now func() time
 	if data, ok := contents[f.key]; ok {
 		var err error
 		if key, err = parseKey(data); err == nil && chain != nil && !belongs(key, chain[0]) {
-			err = fmt.Errorf("is not the key of the certificate in %s: take both from the same issue, the server's certificate first in its file", f.cert)
+			err = fmt.Errorf("is not the key of the certificate in %s: use a matching pair, with the server's certificate first in its file", f.cert)
 		}
 		errs = append(errs, about("key file", f.key, err))
 	}
@@ -125,15 +124,15 @@ func assemble(chain []*x509.Certificate, key crypto.Signer, authorities []*x509.
 		expiry:         slices.MinFunc(chain, byExpiry).NotAfter,
 		clientCAExpiry: slices.MaxFunc(authorities, byExpiry).NotAfter,
 		config: &tls.Config{
-			MinVersion:   tls.VersionTLS12, // 1.3 is chosen with every client that has it
+			MinVersion:   tls.VersionTLS12,
 			Certificates: []tls.Certificate{certificate},
 			ClientAuth:   tls.RequireAndVerifyClientCert,
 			ClientCAs:    pool,
 			NextProtos:   []string{"h2"},
 			Time:         now,
-			// A resumed session would go on with the old certificate and with
-			// what the old client CA let in. Cluster Autoscaler keeps one
-			// connection for hours: a full handshake costs it nothing.
+			// A resumed session would keep the old certificate and skip the new client
+			// CA. Cluster Autoscaler keeps one connection for hours, so resumption
+			// saves nothing.
 			SessionTicketsDisabled: true,
 		},
 	}
@@ -141,17 +140,17 @@ func assemble(chain []*x509.Certificate, key crypto.Signer, authorities []*x509.
 
 func (m *material) serial() string { return m.leaf.SerialNumber.Text(16) }
 
-// checkServing finds what would make every client refuse the certificate.
+// checkServing returns the reason for which every client would reject the certificate.
 func checkServing(leaf *x509.Certificate, now time.Time) error {
 	switch {
 	case now.After(leaf.NotAfter):
-		return fmt.Errorf("expired at %s and no client would accept it: renew it with the same authority", stamp(leaf.NotAfter))
+		return fmt.Errorf("expired at %s, so no client accepts it: renew it with the same CA", stamp(leaf.NotAfter))
 	case leaf.NotBefore.After(now.Add(clockSkew)):
-		return fmt.Errorf("is not valid before %s: check the clocks of this machine and of the authority", stamp(leaf.NotBefore))
+		return fmt.Errorf("is not valid before %s: check the clocks of this machine and of the CA", stamp(leaf.NotBefore))
 	case len(leaf.DNSNames) == 0 && len(leaf.IPAddresses) == 0:
-		return errors.New("has no DNS name or IP address as subject alternative name, and clients do not look at the CN: issue it again with the host part of the address in Cluster Autoscaler's cloud-config")
+		return errors.New("has no DNS name or IP address as subject alternative name, and clients ignore the CN: issue it again with the host part of the address in Cluster Autoscaler's cloud-config")
 	case !mayServe(leaf):
-		return errors.New("is not for servers (extended key usage): issue it again with `server auth`")
+		return errors.New("lacks the extended key usage `server auth`: issue it again with that usage")
 	}
 	return nil
 }
@@ -165,15 +164,15 @@ func mayServe(leaf *x509.Certificate) bool {
 	})
 }
 
-// checkAuthorities refuses a file that lets nobody in. While a client CA
-// changes, one that has expired beside a good one is normal.
+// checkAuthorities rejects a file of expired certificates only. During a rotation of
+// the client CA, an expired certificate beside a valid one is normal.
 func checkAuthorities(authorities []*x509.Certificate, now time.Time) error {
 	for _, c := range authorities {
 		if !now.After(c.NotAfter) {
 			return nil
 		}
 	}
-	return fmt.Errorf("holds only expired certificates, the first expired at %s, and no client could connect: renew it", stamp(authorities[0].NotAfter))
+	return fmt.Errorf("contains only expired certificates, the first expired at %s, so no client can connect: renew it", stamp(authorities[0].NotAfter))
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

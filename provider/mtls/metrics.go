@@ -6,10 +6,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Why a call was refused; label values, so the set is fixed.
+// Reasons of rejected calls: metric label values, so the set is fixed.
 const (
-	refusedNotListed     = "not_listed"     // a good certificate, and none of its names is allowed
-	refusedNoCertificate = "no_certificate" // a connection without TLS: the server is wired wrongly
+	refusedNotListed     = "not_listed"     // a valid certificate without an allowed name
+	refusedNoCertificate = "no_certificate" // a connection without TLS: the server is misconfigured
 )
 
 type metrics struct {
@@ -31,9 +31,9 @@ func newMetrics() *metrics {
 	}
 	m := &metrics{
 		reloadErrors: prometheus.NewCounter(counter("reload_errors_total",
-			"Changes of the TLS files that were refused because they could not be read or were no good.")),
+			"Changes of the TLS files rejected because the files are unreadable or invalid.")),
 		reloadFailed: gauge("reload_failed",
-			"1 while the TLS files on disk are no good and older ones are in use."),
+			"1 while the TLS files on disk are invalid and older ones are in use."),
 		certExpiry: gauge("certificate_expiry_timestamp_seconds",
 			"When the server certificate in use, or an intermediate sent with it, expires."),
 		clientCAExpiry: gauge("client_ca_expiry_timestamp_seconds",
@@ -41,9 +41,9 @@ func newMetrics() *metrics {
 		handshakeFailures: prometheus.NewCounterVec(counter("handshake_failures_total",
 			"TLS handshakes that failed, by reason."), []string{"reason"}),
 		clientsRefused: prometheus.NewCounterVec(counter("clients_refused_total",
-			"Calls refused because of who the client is, by reason."), []string{"reason"}),
+			"Calls rejected because of the client's identity, by reason."), []string{"reason"}),
 	}
-	// A series that appears with its first event has no rate for that event.
+	// rate() misses the first event of a series that did not exist before it.
 	for _, reason := range failureReasons {
 		m.handshakeFailures.WithLabelValues(reason)
 	}

@@ -1,24 +1,22 @@
-// Package mtls owns the TLS of the gRPC port: which certificate the server
-// shows, which clients it lets in, and that both follow their files without a
-// restart. For people without cert-manager it also makes the files.
+// Package mtls implements mutual TLS of the gRPC port: the server certificate, the
+// client CA and the allowed clients, reloaded from their files without a restart. For
+// installations without cert-manager it also generates the files.
 //
-// Every client must show a certificate of the client CA; that is decided in the
-// handshake. Which of those clients may call is decided at each call, so that a
-// client with the wrong name gets an answer that says so and not a cut line.
+// The handshake requires a certificate of the client CA. Authorize compares its names
+// with the allowed clients at each call, so that a client with the wrong name gets an
+// error with a reason, not a closed connection.
 //
-// The files are taken together, from one reading, or not at all. New handshakes
-// use the newest good set; connections that exist stay, whatever has changed,
-// since Cluster Autoscaler reads its own files only once and a cut connection in
-// the middle of its loop costs it the loop. The server's maximal connection age
-// bounds how long a client lives on that the new client CA would refuse. A bad
-// set changes nothing, is logged and raises a metric, and is looked at again at
-// the next change: a pair whose second half is still to come heals by itself.
+// The files are used together, from one reading, or not at all. New handshakes use
+// the newest valid set. Existing connections stay, since Cluster Autoscaler reads its
+// own files only once and loses its loop when a connection breaks in the middle. The
+// server's maximum connection age bounds how long a client stays connected that the
+// new client CA rejects. An invalid set is logged, counted and otherwise ignored until
+// the next change, which repairs a pair whose second file is written later.
 //
-// grpc's certprovider/pemfile watches files as well. It is not used because it
-// takes the pair and the CA at different times and tells nobody of a bad pair.
+// certprovider/pemfile of gRPC also watches files. It reads the pair and the CA at
+// different times and reports no invalid pair, so it does not serve here.
 //
-// The package does not know gRPC's status codes, the provider's calls or who
-// mounts the files.
+// The package does not know gRPC status codes or the provider's calls.
 package mtls
 
 import (
@@ -41,16 +39,16 @@ import (
 type Options struct {
 	CertFile     string // PEM, the server's certificate first, then its intermediates
 	KeyFile      string // PEM, not encrypted
-	ClientCAFile string // PEM, one or more: old and new side by side while the client CA changes
+	ClientCAFile string // PEM, one or more certificates: the old and the new CA during a rotation
 
-	// AllowedClients are who may call, each the DNS SAN, URI SAN or CN of a
-	// client certificate; see Authorize. Empty: every client of the CA.
+	// AllowedClients are DNS SANs, URI SANs or CNs of client certificates; see
+	// Authorize. Empty allows every client of the CA.
 	AllowedClients []string
 
-	Interval   time.Duration         // between two looks at the files; zero: reload.DefaultInterval
-	Log        *zap.Logger           // nil: none
-	Registerer prometheus.Registerer // nil: the metrics are not registered
-	Now        func() time.Time      // nil: time.Now
+	Interval   time.Duration         // polling interval of the files; zero means reload.DefaultInterval
+	Log        *zap.Logger           // nil disables logging
+	Registerer prometheus.Registerer // nil leaves the metrics unregistered
+	Now        func() time.Time      // nil means time.Now
 
 	ticks <-chan time.Time // for tests, see reload.Watcher
 }
@@ -64,12 +62,11 @@ type Server struct {
 	metrics *metrics
 	watcher reload.Watcher
 
-	current atomic.Pointer[material] // never nil, never changed in place
+	current atomic.Pointer[material] // not nil and not changed in place
 }
 
-// New loads the files. Its error has a line for each thing that is wrong, with
-// the file and what to do. An expired certificate is an error too: the server
-// would run, and no client could connect.
+// New loads the files. Its error has one line per problem, with the file and what to
+// do. It rejects an expired certificate, since no client could connect.
 func New(opts Options) (*Server, error) {
 	s := &Server{
 		files:   files{cert: opts.CertFile, key: opts.KeyFile, clientCA: opts.ClientCAFile},
@@ -106,12 +103,12 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
-// Run follows the files until the context ends, which is not an error.
+// Run reloads changed files until the context ends, and returns nil then.
 func (s *Server) Run(ctx context.Context) error {
 	return s.watcher.Run(ctx)
 }
 
-// Credentials for grpc.NewServer. They stay good over every reload.
+// Credentials returns credentials for grpc.NewServer that use the newest files.
 func (s *Server) Credentials() credentials.TransportCredentials {
 	config := &tls.Config{
 		MinVersion:             tls.VersionTLS12,
@@ -128,8 +125,8 @@ func (s *Server) Credentials() credentials.TransportCredentials {
 	}
 }
 
-// WebhookConfig serves the same certificate, over every reload, to a client that
-// has none: the API server as a caller of webhooks.
+// WebhookConfig serves the newest server certificate without requesting one from the
+// client, since the API server presents none to webhooks.
 func (s *Server) WebhookConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -139,13 +136,13 @@ func (s *Server) WebhookConfig() *tls.Config {
 	}
 }
 
-// reload is called when the files have changed or cannot be read.
+// reload is called when the files change or become unreadable.
 func (s *Server) reload(contents reload.Contents, errRead error) {
 	m, err := s.files.material(contents, errRead, s.now)
 	if err != nil {
 		s.metrics.reloadErrors.Inc()
 		s.metrics.reloadFailed.Set(1)
-		s.log.Error("new TLS files refused, the old ones stay in use",
+		s.log.Error("new TLS files rejected, the previous ones stay in use",
 			zap.Error(err), zap.Time(logkey.NotAfter, s.current.Load().expiry))
 		return
 	}

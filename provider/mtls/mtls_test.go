@@ -70,7 +70,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		},
 		"missing certificate": {
 			remove(ServerCertFile),
-			"certificate file D/server.crt: no such file or directory: correct the path, mount the Secret that holds it, or make a set with `gpu-node-provider certs`",
+			"certificate file D/server.crt: no such file or directory: correct the path, mount the Secret, or create the files with `gpu-node-provider certs`",
 		},
 		"key is a directory": {
 			func(_ *testing.T, dir string, o *Options) { o.KeyFile = dir },
@@ -78,84 +78,84 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		},
 		"empty certificate": {
 			put(ServerCertFile, " \n"),
-			"certificate file D/server.crt is empty: write the PEM text into it",
+			"certificate file D/server.crt is empty: it must contain PEM blocks",
 		},
 		"certificate not PEM": {
 			put(ServerCertFile, "\x30\x82\x01"),
-			"certificate file D/server.crt is not PEM, the text form with -----BEGIN lines: convert it (openssl, -outform pem)",
+			"certificate file D/server.crt is not PEM: convert it with openssl and -outform pem",
 		},
 		"certificate cut short": {
 			put(ServerCertFile, "-----BEGIN CERTIFICATE-----\nMIIB"),
-			"certificate file D/server.crt is cut short or damaged: 1 PEM blocks begin and 0 can be read; copy it again",
+			"certificate file D/server.crt is truncated or damaged: 1 PEM blocks begin and 0 are complete; copy it again",
 		},
 		"certificate of nonsense": {
 			put(ServerCertFile, "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"),
-			"certificate file D/server.crt holds a certificate that cannot be parsed: x509: malformed certificate; copy it again",
+			"certificate file D/server.crt contains a certificate that cannot be parsed: x509: malformed certificate; copy it again",
 		},
 		"certificate and key swapped": {
 			func(_ *testing.T, _ string, o *Options) { o.CertFile, o.KeyFile = o.KeyFile, o.CertFile },
-			"certificate file D/server.key holds no certificate but PRIVATE KEY: check that the files are not swapped\n" +
-				"key file D/server.crt holds no private key but CERTIFICATE: check that the files are not swapped",
+			"certificate file D/server.key contains no certificate but PRIVATE KEY: check that the files are not swapped\n" +
+				"key file D/server.crt contains no private key but CERTIFICATE: check that the files are not swapped",
 		},
 		"encrypted key": {
 			put(ServerKeyFile, "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n"),
-			"key file D/server.key is encrypted and nobody can type its password here: decrypt it with `openssl pkey`",
+			"key file D/server.key is encrypted and the server has no password for it: decrypt it with `openssl pkey`",
 		},
 		"encrypted key, old form": {
 			put(ServerKeyFile, "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nMIIB\n-----END RSA PRIVATE KEY-----\n"),
-			"key file D/server.key is encrypted and nobody can type its password here: decrypt it with `openssl pkey`",
+			"key file D/server.key is encrypted and the server has no password for it: decrypt it with `openssl pkey`",
 		},
 		"key of nonsense": {
 			put(ServerKeyFile, "-----BEGIN PRIVATE KEY-----\nMIIB\n-----END PRIVATE KEY-----\n"),
-			"key file D/server.key holds a private key that cannot be parsed: asn1: syntax error: truncated tag or length; copy it again",
+			"key file D/server.key contains a private key that cannot be parsed: asn1: syntax error: truncated tag or length; copy it again",
 		},
 		"key of another certificate": {
 			func(t *testing.T, _ string, o *Options) {
 				o.KeyFile = filepath.Join(filepath.Dir(o.KeyFile), ClientKeyFile)
 			},
-			"key file D/client.key is not the key of the certificate in D/server.crt: take both from the same issue, the server's certificate first in its file",
+			"key file D/client.key is not the key of the certificate in D/server.crt: use a matching pair, with the server's certificate first in its file",
 		},
 		"expired": {
 			clock(noon.Add(DefaultValidity + time.Second)),
-			"certificate file D/server.crt expired at 2027-03-01T12:00:00Z and no client would accept it: renew it with the same authority",
+			"certificate file D/server.crt expired at 2027-03-01T12:00:00Z, so no client accepts it: renew it with the same CA",
 		},
 		"not yet valid": {
 			clock(noon.Add(-clockSkew - clockSkew - time.Second)),
-			"certificate file D/server.crt is not valid before 2026-03-01T11:55:00Z: check the clocks of this machine and of the authority",
+			"certificate file D/server.crt is not valid before 2026-03-01T11:55:00Z: check the clocks of this machine and of the CA",
 		},
 		"no alternative name": {
 			issue(x509.Certificate{}),
-			"certificate file D/server.crt has no DNS name or IP address as subject alternative name, and clients do not look at the CN: issue it again with the host part of the address in Cluster Autoscaler's cloud-config",
+			"certificate file D/server.crt has no DNS name or IP address as subject alternative name, and clients ignore the CN: issue it again with the host part of the address in Cluster Autoscaler's cloud-config",
 		},
 		"for clients only": {
 			issue(x509.Certificate{DNSNames: names, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}),
-			"certificate file D/server.crt is not for servers (extended key usage): issue it again with `server auth`",
+			"certificate file D/server.crt lacks the extended key usage `server auth`: issue it again with that usage",
 		},
 		"client CA is a key": {
 			func(t *testing.T, dir string, o *Options) { o.ClientCAFile = filepath.Join(dir, CAKeyFile) },
-			"client CA file D/ca.key holds no certificate but PRIVATE KEY: check that the files are not swapped",
+			"client CA file D/ca.key contains no certificate but PRIVATE KEY: check that the files are not swapped",
 		},
 		"client CAs cut short after the first": {
 			func(t *testing.T, dir string, _ *Options) {
 				bundle := append(read(t, dir, CACertFile), read(t, dir, CACertFile)[:100]...)
 				require.NoError(t, os.WriteFile(filepath.Join(dir, CACertFile), bundle, 0o600))
 			},
-			"client CA file D/ca.crt is cut short or damaged: 2 PEM blocks begin and 1 can be read; copy it again",
+			"client CA file D/ca.crt is truncated or damaged: 2 PEM blocks begin and 1 are complete; copy it again",
 		},
 		"client CA expired": {
 			func(t *testing.T, dir string, _ *Options) {
 				old := made(t, GenerateOptions{Now: at(noon.AddDate(-20, 0, 0))})
 				copyFiles(t, old, dir, CACertFile)
 			},
-			"client CA file D/ca.crt holds only expired certificates, the first expired at 2016-02-27T12:00:00Z, and no client could connect: renew it",
+			"client CA file D/ca.crt contains only expired certificates, the first expired at 2016-02-27T12:00:00Z, so no client can connect: renew it",
 		},
 		"allowed clients": {
 			func(_ *testing.T, _ string, o *Options) {
 				o.AllowedClients = []string{"good", "", " a", "*.example.org"}
 			},
-			"allowed client 2 (\"\") is empty or has blanks around it: write the name as it is in the certificate\n" +
-				"allowed client 3 (\" a\") is empty or has blanks around it: write the name as it is in the certificate\n" +
-				"allowed client \"*.example.org\" has a wildcard: write every name out, or none to allow all clients of the CA",
+			"allowed client 2 (\"\") is empty or has spaces around it: write the name as in the certificate\n" +
+				"allowed client 3 (\" a\") is empty or has spaces around it: write the name as in the certificate\n" +
+				"allowed client \"*.example.org\" has a wildcard: write every name, or an empty list to allow all clients of the CA",
 		},
 		"every problem at once": {
 			func(t *testing.T, dir string, o *Options) {
@@ -163,9 +163,9 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 				put(CACertFile, "x")(t, dir, o)
 				o.AllowedClients = []string{"*"}
 			},
-			"allowed client \"*\" has a wildcard: write every name out, or none to allow all clients of the CA\n" +
-				"key file D/server.key: no such file or directory: correct the path, mount the Secret that holds it, or make a set with `gpu-node-provider certs`\n" +
-				"client CA file D/ca.crt is not PEM, the text form with -----BEGIN lines: convert it (openssl, -outform pem)",
+			"allowed client \"*\" has a wildcard: write every name, or an empty list to allow all clients of the CA\n" +
+				"key file D/server.key: no such file or directory: correct the path, mount the Secret, or create the files with `gpu-node-provider certs`\n" +
+				"client CA file D/ca.crt is not PEM: convert it with openssl and -outform pem",
 		},
 	}
 	for name, tc := range cases {
@@ -250,7 +250,7 @@ func TestKeyEncodings(t *testing.T) {
 	der, err := x509.MarshalPKCS8PrivateKey(exchange)
 	require.NoError(t, err)
 	_, err = parseKey(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-	require.EqualError(t, err, "holds a *ecdh.PrivateKey, which cannot sign: use an ECDSA, RSA or Ed25519 key")
+	require.EqualError(t, err, "contains a *ecdh.PrivateKey, which cannot sign: use an ECDSA, RSA or Ed25519 key")
 
 	other, err := newKey()
 	require.NoError(t, err)

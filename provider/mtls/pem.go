@@ -15,16 +15,15 @@ const (
 	privateKeyBlock  = "PRIVATE KEY"
 )
 
-// blocks decodes every PEM block. The standard decoder skips over what it cannot
-// read; here a damaged block is an error, since a chain or a CA bundle that was
-// cut short would otherwise pass as a shorter one.
+// blocks decodes every PEM block. pem.Decode skips damaged blocks; here they are an
+// error, since a truncated chain or CA bundle would otherwise pass as a shorter one.
 func blocks(data []byte) ([]*pem.Block, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
-		return nil, errors.New("is empty: write the PEM text into it")
+		return nil, errors.New("is empty: it must contain PEM blocks")
 	}
 	begins := bytes.Count(data, []byte("-----BEGIN "))
 	if begins == 0 {
-		return nil, errors.New("is not PEM, the text form with -----BEGIN lines: convert it (openssl, -outform pem)")
+		return nil, errors.New("is not PEM: convert it with openssl and -outform pem")
 	}
 	var found []*pem.Block
 	for {
@@ -36,13 +35,13 @@ func blocks(data []byte) ([]*pem.Block, error) {
 		found = append(found, block)
 	}
 	if len(found) != begins {
-		return nil, fmt.Errorf("is cut short or damaged: %d PEM blocks begin and %d can be read; copy it again", begins, len(found))
+		return nil, fmt.Errorf("is truncated or damaged: %d PEM blocks begin and %d are complete; copy it again", begins, len(found))
 	}
 	return found, nil
 }
 
-// parseCertificates returns the certificates of a file, at least one. Other
-// blocks are passed over: a certificate and its key may share a file.
+// parseCertificates returns the certificates of a file, at least one. It skips other
+// blocks, since a certificate and its key may share a file.
 func parseCertificates(data []byte) ([]*x509.Certificate, error) {
 	found, err := blocks(data)
 	if err != nil {
@@ -55,12 +54,12 @@ func parseCertificates(data []byte) ([]*x509.Certificate, error) {
 		}
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("holds a certificate that cannot be parsed: %w; copy it again", err)
+			return nil, fmt.Errorf("contains a certificate that cannot be parsed: %w; copy it again", err)
 		}
 		certificates = append(certificates, c)
 	}
 	if len(certificates) == 0 {
-		return nil, fmt.Errorf("holds no certificate but %s: check that the files are not swapped", kinds(found))
+		return nil, fmt.Errorf("contains no certificate but %s: check that the files are not swapped", kinds(found))
 	}
 	return certificates, nil
 }
@@ -76,11 +75,11 @@ func parseKey(data []byte) (crypto.Signer, error) {
 			continue
 		}
 		if block.Type == "ENCRYPTED PRIVATE KEY" || block.Headers["DEK-Info"] != "" {
-			return nil, errors.New("is encrypted and nobody can type its password here: decrypt it with `openssl pkey`")
+			return nil, errors.New("is encrypted and the server has no password for it: decrypt it with `openssl pkey`")
 		}
 		return parseKeyBytes(block.Bytes)
 	}
-	return nil, fmt.Errorf("holds no private key but %s: check that the files are not swapped", kinds(found))
+	return nil, fmt.Errorf("contains no private key but %s: check that the files are not swapped", kinds(found))
 }
 
 // parseKeyBytes tries the three encodings in use.
@@ -93,11 +92,11 @@ func parseKeyBytes(der []byte) (crypto.Signer, error) {
 		if key, err := x509.ParseECPrivateKey(der); err == nil {
 			return key, nil
 		}
-		return nil, fmt.Errorf("holds a private key that cannot be parsed: %w; copy it again", err)
+		return nil, fmt.Errorf("contains a private key that cannot be parsed: %w; copy it again", err)
 	}
 	signer, ok := key.(crypto.Signer)
 	if !ok {
-		return nil, fmt.Errorf("holds a %T, which cannot sign: use an ECDSA, RSA or Ed25519 key", key)
+		return nil, fmt.Errorf("contains a %T, which cannot sign: use an ECDSA, RSA or Ed25519 key", key)
 	}
 	return signer, nil
 }

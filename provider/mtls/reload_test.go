@@ -120,7 +120,7 @@ func TestA10BadNewFilesKeepTheOldOnes(t *testing.T) {
 		"certificate without its new key": {says: "is not the key of the certificate in", spoil: func(t *testing.T, s *served) {
 			copyFiles(t, renewed(t, s.source, GenerateOptions{}), s.dir, ServerCertFile)
 		}},
-		"half a certificate": {says: "is cut short or damaged", spoil: func(t *testing.T, s *served) {
+		"half a certificate": {says: "is truncated or damaged", spoil: func(t *testing.T, s *served) {
 			data := read(t, s.source, ServerCertFile)
 			require.NoError(t, os.WriteFile(filepath.Join(s.dir, ServerCertFile), data[:len(data)/2], 0o600))
 		}},
@@ -144,7 +144,7 @@ func TestA10BadNewFilesKeepTheOldOnes(t *testing.T) {
 			s.requireReload(1, 1)
 			s.requireOldAlive()
 			s.dial(clientOf(t, s.source)).mustSee(serialOf(t, s.source), "a new handshake gets the old pair")
-			lines := s.logs.FilterMessage("new TLS files refused, the old ones stay in use").All()
+			lines := s.logs.FilterMessage("new TLS files rejected, the previous ones stay in use").All()
 			require.Len(t, lines, 1, "said once, not at each look")
 			require.Equal(t, zap.ErrorLevel, lines[0].Level)
 			require.Contains(t, lines[0].ContextMap()["error"], tc.says)

@@ -10,10 +10,10 @@ import (
 	"gpu-node-provider/provider/reload"
 )
 
-// CheckServerName tells whether clients that dial address, host or host:port,
-// would accept the certificate in certFile for it. Cluster Autoscaler compares
-// the host part of `address` in its cloud-config, and nothing else; when they
-// differ, its every call fails as Unavailable and its log has the only clue.
+// CheckServerName returns an error when clients that dial address, host or host:port,
+// reject the certificate in certFile. Cluster Autoscaler verifies the host part of
+// `address` in its cloud-config; on a mismatch each of its calls fails with
+// Unavailable, and only its own log contains the reason.
 func CheckServerName(certFile, address string) error {
 	data, err := reload.ReadFile(certFile)
 	if err != nil {
@@ -25,12 +25,12 @@ func CheckServerName(certFile, address string) error {
 	}
 	host := hostOf(address)
 	if host == "" {
-		return errors.New("the address has no host part: Cluster Autoscaler could not verify any certificate for it")
+		return errors.New("the address has no host part, so Cluster Autoscaler cannot verify a certificate for it")
 	}
 	if chain[0].VerifyHostname(host) == nil {
 		return nil
 	}
-	return fmt.Errorf("certificate file %s does not serve %q but %s: dial one of those, or issue the certificate again with %q among its names",
+	return fmt.Errorf("certificate file %s is not valid for %q but for %s: dial one of those, or issue the certificate again with the name %q",
 		certFile, host, serverNames(chain[0]), host)
 }
 
@@ -44,12 +44,12 @@ func hostOf(address string) string {
 func serverNames(certificate *x509.Certificate) string {
 	names := sans(certificate)
 	if len(names) == 0 {
-		return "no name at all (it has no subject alternative name, and the CN does not count)"
+		return "no name (it has no subject alternative name, and clients ignore the CN)"
 	}
 	return strings.Join(names, ", ")
 }
 
-// sans are the names that a client may dial.
+// sans returns the DNS names and IP addresses that the certificate is valid for.
 func sans(certificate *x509.Certificate) []string {
 	names := append([]string(nil), certificate.DNSNames...)
 	for _, ip := range certificate.IPAddresses {

@@ -17,18 +17,18 @@ type newFile struct {
 	data []byte
 }
 
-// writeAll writes all files into dir or changes nothing there. Each is complete
-// and on disk under another name before the first is renamed into place, so that
-// a full disk or a missing permission is found while nothing has changed yet,
-// and a running server that reads them never sees a half.
+// writeAll writes all files into dir or changes nothing there. Each is complete and
+// synced under a temporary name before the first rename, so that a full disk or a
+// missing permission fails before any change, and a running server never reads a
+// partial file.
 func writeAll(dir string, files []newFile) ([]string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the directory: %w", err)
+		return nil, fmt.Errorf("create the directory: %w", err)
 	}
 	staged := make([]string, 0, len(files))
 	defer func() {
 		for _, path := range staged {
-			_ = os.Remove(path) // those renamed are gone already
+			_ = os.Remove(path) // fails for renamed files, which no longer exist
 		}
 	}()
 	for _, file := range files {
@@ -56,8 +56,8 @@ func writeAll(dir string, files []newFile) ([]string, error) {
 	return written, nil
 }
 
-// stage writes a file beside its place. It returns the path also with an error,
-// for the caller to remove.
+// stage writes a file under a temporary name in dir. It returns the path also with an
+// error, for the caller to remove.
 func stage(dir string, file newFile) (path string, err error) {
 	temp, err := os.CreateTemp(dir, "."+file.name+".*") // mode 0600
 	if err != nil {
@@ -73,7 +73,7 @@ func stage(dir string, file newFile) (path string, err error) {
 	return temp.Name(), temp.Sync()
 }
 
-// replace renames staged to path and returns what puts the old state back.
+// replace renames staged to path and returns a function that restores the old state.
 func replace(staged, path string) (restore func() error, err error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -105,13 +105,13 @@ func rollBack(undo []func() error) error {
 		errs = append(errs, undo[i]())
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("and put the old files back: %w", err)
+		return fmt.Errorf("restore the old files: %w", err)
 	}
 	return nil
 }
 
-// syncDir makes the renames last over a power cut, where the file system can. The
-// files are in place either way, so that it cannot is no failure.
+// syncDir makes the renames durable where the file system supports it. The files are in
+// place either way, so its errors are ignored.
 func syncDir(dir string) {
 	d, err := os.Open(dir)
 	if err != nil {

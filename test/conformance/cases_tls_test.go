@@ -105,7 +105,7 @@ func caseA10(t *testing.T) {
 	// A bad pair keeps the old one, and says so.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "server.key"), []byte("no key"), 0o600))
 	eventually(t, "the bad pair is noticed", func() bool { return s.metric(t, "gpu_node_provider_tls_reload_failed") == 1 })
-	assert.Len(t, s.told(t, "new TLS files refused, the old ones stay in use"), 1)
+	assert.Len(t, s.told(t, "new TLS files rejected, the previous ones stay in use"), 1)
 	assert.Equal(t, second, fresh())
 	stillConnected()
 
