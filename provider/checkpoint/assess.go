@@ -195,7 +195,7 @@ func (a *Assessor) judge(now time.Time, p Pod, s Signals) Judged {
 		v = Verdict{Clear: true, Reason: "released by " + p.Released}
 	}
 	if !v.Clear && s.BadAck != nil {
-		v.Reason = "its acknowledgement is none: " + s.BadAck.Error()
+		v.Reason = "acknowledgement ignored: " + s.BadAck.Error()
 	}
 	saved, _ := savedAt(now, p.Facts, s.Request, s.Ack)
 	return Judged{Pod: p, Verdict: v, Signals: s, saved: saved}
@@ -209,7 +209,7 @@ func (j Judged) HadSaved(policy Policy) bool {
 }
 
 // errFuture is why an acknowledgement that comes before its time is none.
-var errFuture = errors.New("its time is in the future, so the clock of whoever wrote it is wrong; take Redis' TIME")
+var errFuture = errors.New("dated in the future; check the trainer's clock")
 
 // heirs are the pods that have taken the places of pods that are no more.
 func (a *Assessor) heirs(pods []Pod) []Pod {

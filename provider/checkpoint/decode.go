@@ -41,7 +41,7 @@ type Request struct {
 // may lie in the future.
 func DecodeAck(raw []byte) (Ack, error) {
 	if len(raw) > maxValue {
-		return Ack{}, fmt.Errorf("is longer than %d bytes", maxValue)
+		return Ack{}, fmt.Errorf("longer than %d bytes", maxValue)
 	}
 	text := strings.TrimSpace(string(raw)) // redis-cli -x sends the line's end along
 	switch {
@@ -78,11 +78,11 @@ func decodeAckJSON(raw []byte) (Ack, error) {
 	}
 	if step, ok := fields["step"]; ok {
 		if ack.Step, err = strconv.ParseInt(string(step), 10, 64); err != nil || ack.Step < 0 {
-			return Ack{}, fmt.Errorf("step %s is no whole number", excerpt(string(step)))
+			return Ack{}, fmt.Errorf("step %s is not a whole number", excerpt(string(step)))
 		}
 	}
 	if ack.SavedAt.IsZero() && ack.Request == "" {
-		return Ack{}, errors.New("has neither savedAt nor request")
+		return Ack{}, errors.New("neither savedAt nor request is set")
 	}
 	return ack, nil
 }
@@ -90,7 +90,7 @@ func decodeAckJSON(raw []byte) (Ack, error) {
 // DecodeRequest reads what Encode wrote, perhaps in another version of this program.
 func DecodeRequest(raw []byte) (Request, error) {
 	if len(raw) > maxValue {
-		return Request{}, fmt.Errorf("is longer than %d bytes", maxValue)
+		return Request{}, fmt.Errorf("longer than %d bytes", maxValue)
 	}
 	fields, err := decodeObject(raw)
 	if err != nil {
@@ -101,13 +101,13 @@ func DecodeRequest(raw []byte) (Request, error) {
 		return Request{}, err
 	}
 	if request.ID == "" {
-		return Request{}, errors.New("has no id")
+		return Request{}, errors.New("id is missing")
 	}
 	if request.RequestedAt, err = timeField(fields, "requestedAt"); err != nil {
 		return Request{}, err
 	}
 	if request.RequestedAt.IsZero() {
-		return Request{}, errors.New("has no requestedAt")
+		return Request{}, errors.New("requestedAt is missing")
 	}
 	request.Reason, err = textField(fields, "reason")
 	return request, err
@@ -137,7 +137,7 @@ func (r Request) Encode() []byte {
 // last of two fields of one name, and replaces what is not UTF-8.
 func decodeObject(raw []byte) (map[string]json.RawMessage, error) {
 	if !utf8.Valid(raw) {
-		return nil, errors.New("is not UTF-8")
+		return nil, errors.New("not UTF-8")
 	}
 	fields, err := splitObject(raw)
 	if err != nil {
@@ -150,10 +150,10 @@ func decodeObject(raw []byte) (map[string]json.RawMessage, error) {
 	}
 	version, ok := fields["v"]
 	if !ok {
-		return nil, errors.New(`has no "v"`)
+		return nil, errors.New(`"v" is missing`)
 	}
 	if string(version) != "1" {
-		return nil, fmt.Errorf("has version %s, and only 1 is known", excerpt(string(version)))
+		return nil, fmt.Errorf("version %s is not supported; write 1", excerpt(string(version)))
 	}
 	return fields, nil
 }
@@ -161,7 +161,7 @@ func decodeObject(raw []byte) (map[string]json.RawMessage, error) {
 func splitObject(raw []byte) (map[string]json.RawMessage, error) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if start, err := decoder.Token(); err != nil || start != json.Delim('{') {
-		return nil, errors.New("is no JSON object")
+		return nil, errors.New("not a JSON object")
 	}
 	fields := map[string]json.RawMessage{}
 	for decoder.More() {
@@ -174,7 +174,7 @@ func splitObject(raw []byte) (map[string]json.RawMessage, error) {
 			return nil, errNoJSON
 		}
 		if _, twice := fields[text]; twice {
-			return nil, fmt.Errorf("has %s twice", excerpt(text))
+			return nil, fmt.Errorf("key %s is set twice", excerpt(text))
 		}
 		var value json.RawMessage
 		if err := decoder.Decode(&value); err != nil {
@@ -186,12 +186,12 @@ func splitObject(raw []byte) (map[string]json.RawMessage, error) {
 		return nil, errNoJSON
 	}
 	if len(bytes.TrimSpace(raw[decoder.InputOffset():])) > 0 {
-		return nil, errors.New("has more after its JSON object")
+		return nil, errors.New("unexpected data after the JSON object")
 	}
 	return fields, nil
 }
 
-var errNoJSON = errors.New("is no valid JSON")
+var errNoJSON = errors.New("not valid JSON")
 
 // timeField is zero when there is none.
 func timeField(fields map[string]json.RawMessage, name string) (time.Time, error) {
@@ -212,7 +212,7 @@ func timeField(fields map[string]json.RawMessage, name string) (time.Time, error
 	}
 	at, err := parseRFC3339(text)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("%s %s is no RFC 3339 time; Unix seconds have no quotes", name, excerpt(text))
+		return time.Time{}, fmt.Errorf("%s %s is not an RFC 3339 time; write Unix seconds without quotes", name, excerpt(text))
 	}
 	if at, err = inRange(at, text); err != nil {
 		return time.Time{}, fmt.Errorf("%s %w", name, err)
@@ -228,7 +228,7 @@ func textField(fields map[string]json.RawMessage, name string) (string, error) {
 	}
 	var text string
 	if err := json.Unmarshal(value, &text); err != nil {
-		return "", fmt.Errorf("%s %s is no text", name, excerpt(string(value)))
+		return "", fmt.Errorf("%s %s is not a string", name, excerpt(string(value)))
 	}
 	return text, nil
 }
@@ -238,10 +238,10 @@ func textField(fields map[string]json.RawMessage, name string) (string, error) {
 func parseUnix(text string) (time.Time, error) {
 	whole, fraction, dotted := strings.Cut(text, ".")
 	if !isDigits(whole) || dotted && !isDigits(fraction) || len(fraction) > 9 {
-		return time.Time{}, fmt.Errorf("%s is no Unix time in seconds", excerpt(text))
+		return time.Time{}, fmt.Errorf("%s is not a Unix time in seconds", excerpt(text))
 	}
 	if len(whole) > 11 {
-		return time.Time{}, fmt.Errorf("%s is no Unix time in seconds; milliseconds?", excerpt(text))
+		return time.Time{}, fmt.Errorf("%s is not a Unix time in seconds; is it in milliseconds?", excerpt(text))
 	}
 	seconds, _ := strconv.ParseInt(whole, 10, 64)                            // eleven digits at most
 	nanoseconds, _ := strconv.ParseInt((fraction + "000000000")[:9], 10, 64) // nine digits
@@ -253,7 +253,7 @@ var rfc3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|
 
 func parseRFC3339(text string) (time.Time, error) {
 	if !rfc3339.MatchString(text) {
-		return time.Time{}, errors.New("is no RFC 3339 time")
+		return time.Time{}, errors.New("not an RFC 3339 time")
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	return at.UTC(), err

@@ -51,7 +51,7 @@ func (a *Assessor) Hold(ctx context.Context, instances []Instance) ([]Held, erro
 	}
 	judged, err := a.Judge(ctx, slices.Concat(pods...))
 	if err != nil {
-		return nil, fmt.Errorf("whether %s has acknowledged is not known: %w", first(instances, pods), err)
+		return nil, fmt.Errorf("acknowledgement of %s unknown: %w", first(instances, pods), err)
 	}
 	var held []Held
 	for n, i := range instances {
@@ -110,7 +110,7 @@ func (a *Assessor) onNameless() (pods []Pod, hint string) {
 		}
 		if on := a.Merge(nil, a.On(node.Name, nil), node); len(on) > 0 {
 			pods = append(pods, on...)
-			hint = fmt.Sprintf("; Node %s has no spec.providerID and may be this instance: see to the cloud controller manager", node.Name)
+			hint = fmt.Sprintf("; Node %s has no spec.providerID and may be this instance: check the cloud controller manager", node.Name)
 		}
 	}
 	return pods, hint

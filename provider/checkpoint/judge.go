@@ -74,9 +74,9 @@ func Judge(now time.Time, policy Policy, pod Facts, request *Request, ack *Ack) 
 	saved, problem := savedAt(now, pod, request, ack)
 	switch pod.Stage {
 	case Waiting:
-		return Verdict{Clear: true, Reason: "no container has started, so there is nothing to lose"}
+		return Verdict{Clear: true, Reason: "no container has started"}
 	case Succeeded:
-		return Verdict{Clear: true, Reason: "it has succeeded"}
+		return Verdict{Clear: true, Reason: "it succeeded"}
 	case Running, Terminating:
 		switch {
 		case !pod.NodeNotReadySince.IsZero():
@@ -89,11 +89,11 @@ func Judge(now time.Time, policy Policy, pod Facts, request *Request, ack *Ack) 
 	case Gone:
 		return cannotSave(now, policy, pod.Ended, saved, pod.TerminatingSince.Add(-policy.MaxAge), problem, "it is gone")
 	case Failed:
-		return cannotSave(now, policy, pod.Ended, saved, pod.Ended.Add(-policy.MaxAge), problem, "it has failed or was stopped")
+		return cannotSave(now, policy, pod.Ended, saved, pod.Ended.Add(-policy.MaxAge), problem, "it failed or was stopped")
 	case Vanished:
-		return cannotSave(now, policy, pod.Ended, saved, pod.Ended.Add(-policy.MaxAge), problem, "it vanished")
+		return cannotSave(now, policy, pod.Ended, saved, pod.Ended.Add(-policy.MaxAge), problem, "it disappeared")
 	default: // a record of a later version: nothing is let go on a guess
-		return Verdict{Reason: fmt.Sprintf("its stage %q is not known to this version", pod.Stage)}
+		return Verdict{Reason: fmt.Sprintf("its recorded stage %q is unknown to this version", pod.Stage)}
 	}
 }
 
@@ -105,7 +105,7 @@ func savedAt(now time.Time, pod Facts, request *Request, ack *Ack) (saved time.T
 	}
 	saved = ack.SavedAt
 	if tooEarly(now, saved) {
-		saved, problem = time.Time{}, "its acknowledgement is of the future, so its clock is wrong"
+		saved, problem = time.Time{}, "its acknowledgement is dated in the future; check the trainer's clock"
 	}
 	// The trainer read the request's id before it began to save, so the save is
 	// newer than the request, whatever its clock says.
@@ -116,10 +116,10 @@ func savedAt(now time.Time, pod Facts, request *Request, ack *Ack) (saved time.T
 		}
 	}
 	if saved.IsZero() && problem == "" {
-		problem = "its acknowledgement is for a request that is over"
+		problem = "its acknowledgement answers an expired request"
 	}
 	if !saved.IsZero() && saved.Before(pod.Started.Add(-skew)) {
-		saved, problem = time.Time{}, "its acknowledgement is older than itself"
+		saved, problem = time.Time{}, "its acknowledgement is older than the pod"
 	}
 	return saved, problem
 }
@@ -138,19 +138,19 @@ func ofTheFuture(now time.Time, ack Ack, request *Request) bool {
 
 func running(now time.Time, policy Policy, pod Facts, saved time.Time, problem string) Verdict {
 	if !saved.IsZero() && saved.Before(now.Add(-policy.MaxAge-skew)) {
-		problem = fmt.Sprintf("its last acknowledgement is %s old, at most %s counts", age(now, saved), policy.MaxAge)
+		problem = fmt.Sprintf("its last acknowledgement is %s old; maxAge is %s", age(now, saved), policy.MaxAge)
 	} else if !saved.IsZero() {
 		return Verdict{Clear: true, Reason: "it acknowledged " + age(now, saved) + " ago"}
 	}
 	if !pod.StuckSince.IsZero() {
-		return abandon(now, policy, pod.StuckSince, "its containers do not run for long: "+problem)
+		return abandon(now, policy, pod.StuckSince, "its containers do not keep running: "+problem)
 	}
 	return Verdict{Reason: problem}
 }
 
 func terminating(now time.Time, policy Policy, pod Facts, saved time.Time, problem string) Verdict {
 	if !saved.IsZero() && !saved.Before(pod.TerminatingSince.Add(-skew)) {
-		return Verdict{Clear: true, Reason: "it acknowledged since its termination began"}
+		return Verdict{Clear: true, Reason: "it acknowledged after its termination began"}
 	}
 	if problem == "" {
 		problem = "it has not acknowledged since its termination began"
@@ -193,7 +193,7 @@ func abandon(now time.Time, policy Policy, since time.Time, reason string) Verdi
 	if now.Before(until) {
 		return Verdict{Reason: reason, Until: until}
 	}
-	return Verdict{Clear: true, Abandoned: true, Reason: fmt.Sprintf("%s, and %s have passed", reason, policy.AbandonAfter)}
+	return Verdict{Clear: true, Abandoned: true, Reason: fmt.Sprintf("%s; abandoned after %s", reason, policy.AbandonAfter)}
 }
 
 func age(now, then time.Time) string {

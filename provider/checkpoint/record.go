@@ -111,7 +111,7 @@ func decodeMachine(text string) (m Machine, err error) {
 		return m, err
 	}
 	if m.V != recordVersion || m.Instance == "" {
-		return m, fmt.Errorf("version %d of an entry for instance %q, this program knows version %d", m.V, m.Instance, recordVersion)
+		return m, fmt.Errorf("version %d of an entry for instance %q, this version supports %d", m.V, m.Instance, recordVersion)
 	}
 	return m, nil
 }
@@ -311,7 +311,7 @@ func (r *Record) write(ctx context.Context, u *update) error {
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 		// Another leader, or a person, was here: who writes next must know of it.
 		r.forgetShard(u)
-		return fmt.Errorf("%w; it is read again", err)
+		return fmt.Errorf("%w; reading it again", err)
 	}
 	if err != nil {
 		return err

@@ -186,7 +186,7 @@ func TestRecordOfTwoLeaders(t *testing.T) {
 	require.NoError(t, now.Put(t.Context(), machine("i-1", "a", "new-1")))
 	require.NoError(t, now.Put(t.Context(), machine("i-2", "b", "new-2")))
 
-	require.ErrorContains(t, before.Put(t.Context(), machine("i-1", "a", "late")), "read again")
+	require.ErrorContains(t, before.Put(t.Context(), machine("i-1", "a", "late")), "reading it again")
 	require.NoError(t, before.Put(t.Context(), machine("i-2", "b", "late")), "it was made before the conflict")
 	for instance, names := range map[string]string{"i-1": "a,new-1", "i-2": "b,late,new-2"} {
 		require.Equal(t, names, podsOf(loaded(t, client).Of(instance)), instance)

@@ -24,7 +24,7 @@ import (
 var ErrRedis = errors.New("redis")
 
 // errReplica is the answer of a server that only copies another.
-var errReplica = errors.New("READONLY the server is a replica; give the master's address, or masterName and the Sentinels'")
+var errReplica = errors.New("READONLY the server is a replica; set redis.addresses to the master, or masterName and the addresses of the Sentinels")
 
 // go-redis writes lines of its own to stderr, between the structured ones, about
 // errors that it returns as well.
@@ -138,7 +138,7 @@ func (t RedisTLS) config() (*tls.Config, error) {
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(raw) {
-			return nil, fmt.Errorf("tls.caFile: %s holds no certificate", t.CAFile)
+			return nil, fmt.Errorf("tls.caFile: %s contains no certificate", t.CAFile)
 		}
 	}
 	if t.CertFile == "" && t.KeyFile == "" {
@@ -168,7 +168,7 @@ func readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, fmt.Errorf("%s is no regular file of at most 1 MiB", path)
+		return nil, fmt.Errorf("%s is not a regular file of at most 1 MiB", path)
 	}
 	return os.ReadFile(path)
 }

@@ -341,7 +341,7 @@ func TestClusterOfThreeMasters(t *testing.T) {
 	warnings, err := store.Warnings(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t,
-		[]string{nodes[1].addr() + ": maxmemory-policy is volatile-ttl: acknowledgements can be evicted, and their nodes are then held longer; set noeviction"},
+		[]string{nodes[1].addr() + ": maxmemory-policy is volatile-ttl: acknowledgements can be evicted, which holds their nodes longer; set maxmemory-policy to noeviction"},
 		warnings)
 
 	nodes[2].kill()

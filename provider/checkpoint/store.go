@@ -138,7 +138,7 @@ func decodeSignals(ack, request *redis.StringCmd) (Signals, error) {
 	var signals Signals
 	switch raw, err := ack.Result(); {
 	case isWrongType(err):
-		signals.BadAck = errors.New("is no string")
+		signals.BadAck = errors.New("the key does not hold a Redis string; write it with SET")
 	case err != nil:
 		return Signals{}, err
 	case raw != "": // GETRANGE answers so where there is no key
@@ -183,7 +183,7 @@ func isReplica(hello *redis.Cmd) bool {
 // acknowledgement which echoes it counts.
 func (s *Store) Ask(ctx context.Context, p PodID, r Request, ttl time.Duration) (Request, error) {
 	if r.ID == "" || r.RequestedAt.IsZero() || ttl < time.Second {
-		return Request{}, fmt.Errorf("request for %s: needs an id, a time and a second to live", p)
+		return Request{}, fmt.Errorf("request for %s: id, time and a lifetime of at least 1s are required", p)
 	}
 	return within(ctx, s, func(ctx context.Context) (Request, error) {
 		inForce, err := s.set(ctx, RequestKey(s.prefix, p), r, ttl)
@@ -278,13 +278,13 @@ func serverWarnings(ctx context.Context, server redis.Cmdable) (warnings []strin
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	switch policy := infoField(memory.Val(), "maxmemory_policy"); policy {
 	case "":
-		err = fmt.Errorf("INFO does not tell the maxmemory-policy: %w", cmp.Or(memory.Err(), errors.New("it has no such line")))
+		err = fmt.Errorf("read maxmemory-policy: %w", cmp.Or(memory.Err(), errors.New("INFO has no such line")))
 	case "noeviction":
 	default:
-		warnings = append(warnings, fmt.Sprintf("maxmemory-policy is %s: acknowledgements can be evicted, and their nodes are then held longer; set noeviction", policy))
+		warnings = append(warnings, fmt.Sprintf("maxmemory-policy is %s: acknowledgements can be evicted, which holds their nodes longer; set maxmemory-policy to noeviction", policy))
 	}
 	if infoField(replication.Val(), "role") == "slave" {
-		warnings = append(warnings, "the server is a replica and is not read; give the master's address, or masterName and the Sentinels'")
+		warnings = append(warnings, "the server is a replica and is not used; set redis.addresses to the master, or masterName and the addresses of the Sentinels")
 	}
 	return warnings, err
 }

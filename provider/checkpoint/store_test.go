@@ -90,9 +90,9 @@ func TestReadTellsPodsApartAndKeepsTheirOrder(t *testing.T) {
 		{Ack: &Ack{SavedAt: at}},
 		{Request: &request},
 		{BadAck: fmt.Errorf(`"yes" is neither Unix seconds nor RFC 3339 nor JSON`)},
-		{BadAck: fmt.Errorf("is no string")},
+		{BadAck: fmt.Errorf("the key does not hold a Redis string; write it with SET")},
 		{Ack: &Ack{SavedAt: at}},
-		{BadAck: fmt.Errorf("is longer than 4096 bytes")},
+		{BadAck: fmt.Errorf("longer than 4096 bytes")},
 		{},
 		{},
 	}
@@ -181,7 +181,7 @@ func TestReadOfAHugeValueStaysSmallAndQuick(t *testing.T) {
 	before := sent()
 	reading := mustRead(t, store, pods(2)...)
 	assert.Less(t, sent()-before, int64(64<<10))
-	assert.EqualError(t, reading.Signals[0].BadAck, "is longer than 4096 bytes")
+	assert.EqualError(t, reading.Signals[0].BadAck, "longer than 4096 bytes")
 	assert.Nil(t, reading.Signals[0].Ack)
 	assert.Nil(t, reading.Signals[0].Request)
 	assert.Equal(t, Signals{}, reading.Signals[1])
@@ -221,7 +221,7 @@ func TestAskLeavesAnOlderRequestInForce(t *testing.T) {
 
 	for _, bad := range []Request{{RequestedAt: at}, {ID: "r"}} {
 		_, err = store.Ask(t.Context(), pod(9), bad, time.Hour)
-		assert.ErrorContains(t, err, "request for ns/train-9: needs an id, a time and a second to live")
+		assert.ErrorContains(t, err, "request for ns/train-9: id, time and a lifetime of at least 1s are required")
 	}
 	_, err = store.Ask(t.Context(), pod(9), first, 0)
 	assert.Error(t, err, "it would never expire")
@@ -341,7 +341,7 @@ func TestWarningsNameAnEvictionPolicy(t *testing.T) {
 	s.do("CONFIG", "SET", "maxmemory", "3mb", "maxmemory-policy", "allkeys-lru")
 	warnings, err = store.Warnings(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, []string{"maxmemory-policy is allkeys-lru: acknowledgements can be evicted, and their nodes are then held longer; set noeviction"}, warnings)
+	assert.Equal(t, []string{"maxmemory-policy is allkeys-lru: acknowledgements can be evicted, which holds their nodes longer; set maxmemory-policy to noeviction"}, warnings)
 
 	// What it warns of: an acknowledgement that is gone is none.
 	s.do("SET", AckKey("c", pod(0)), "1785579630")
@@ -354,7 +354,7 @@ func TestWarningsNameAnEvictionPolicy(t *testing.T) {
 
 	s.do("ACL", "SETUSER", "default", "-info")
 	warnings, err = store.Warnings(t.Context())
-	assert.ErrorContains(t, err, "INFO does not tell the maxmemory-policy: NOPERM")
+	assert.ErrorContains(t, err, "read maxmemory-policy: NOPERM")
 	assert.Empty(t, warnings)
 	s.kill()
 	_, err = store.Warnings(t.Context())
@@ -367,13 +367,13 @@ func TestReplicaIsNoSource(t *testing.T) {
 	s := startServer(t, "--replicaof", "127.0.0.1 "+fmt.Sprint(master.port))
 	store := s.store()
 	_, err := read(t, store, pod(0))
-	assert.EqualError(t, err, "redis: READONLY the server is a replica; give the master's address, or masterName and the Sentinels'")
+	assert.EqualError(t, err, "redis: READONLY the server is a replica; set redis.addresses to the master, or masterName and the addresses of the Sentinels")
 	assert.Equal(t, "READONLY", Cause(err))
 	_, err = store.Ask(t.Context(), pod(0), Request{ID: "r", RequestedAt: earliest}, time.Hour)
 	assert.Equal(t, "READONLY", Cause(err), "%v", err)
 	warnings, err := store.Warnings(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, []string{"the server is a replica and is not read; give the master's address, or masterName and the Sentinels'"}, warnings)
+	assert.Equal(t, []string{"the server is a replica and is not used; set redis.addresses to the master, or masterName and the addresses of the Sentinels"}, warnings)
 
 	s.do("REPLICAOF", "NO", "ONE")
 	mustRead(t, store, pod(0))
