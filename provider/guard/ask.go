@@ -47,7 +47,7 @@ func (g *Guard) Request(ctx context.Context, p checkpoint.Pod, reason string) bo
 	id := p.ID()
 	request := checkpoint.Request{ID: strings.ToLower(rand.Text()[:12]), RequestedAt: g.Now(), Reason: reason}
 	if _, err := g.Asker.Ask(ctx, id, request, g.Policy().MaxAge); err != nil {
-		g.Log.Warn("checkpoint not requested, the next look tries again", zap.String(logkey.Pod, id.String()), zap.Error(err))
+		g.Log.Warn("failed to request a checkpoint, will retry", zap.String(logkey.Pod, id.String()), zap.Error(err))
 		return false
 	}
 	g.mu.Lock()
@@ -72,12 +72,12 @@ func (g *Guard) urgent(s subject) string {
 		return ""
 	}
 	if who := s.node.Annotations[RequestAnnotation]; who != "" {
-		return who + " asks for it"
+		return "requested by " + who
 	}
 	for _, taint := range s.node.Spec.Taints {
 		switch {
 		case taint.Key == toBeDeleted:
-			return "Cluster Autoscaler drains its node"
+			return "Cluster Autoscaler is draining its node"
 		case slices.Contains(g.Policy().AskOnTaints, taint.Key):
 			return "its node has the taint " + taint.Key
 		}

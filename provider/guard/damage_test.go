@@ -18,10 +18,10 @@ func TestFailedByTheGarbageCollector(t *testing.T) {
 	require.NoError(t, w.client.CoreV1().Nodes().Delete(t.Context(), "t4-a", metav1.DeleteOptions{}))
 	w.seen(func() bool { _, ok := w.view.NodeNamed("t4-a"); return !ok })
 	w.update(pod, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
-	w.requireGate("train/a: it has failed")
+	w.requireGate("train/a: it failed")
 	w.pass(time.Second)
 	w.pass(w.policy.AbandonAfter - time.Minute)
-	w.requireGate("train/a: it has failed")
+	w.requireGate("train/a: it failed")
 	w.pass(2 * time.Minute)
 	w.requireGate("")
 }
@@ -35,7 +35,7 @@ func TestFailedWithItsStatusesWiped(t *testing.T) {
 	})
 	w.pass(time.Second)
 	w.requireHeld(true, "it has run, whatever its status says now")
-	w.requireGate("train/a: it has failed")
+	w.requireGate("train/a: it failed")
 	w.pass(w.policy.AbandonAfter + time.Second)
 	w.requireHeld(false, "but not for ever")
 }

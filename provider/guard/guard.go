@@ -225,7 +225,7 @@ func (g *Guard) pass(ctx context.Context, names map[string]bool) {
 	}
 	if err != nil {
 		g.Metrics.redisFailed(err)
-		g.Log.Error("acknowledgements cannot be read, training nodes stay held", zap.Error(err), zap.Int(logkey.Pods, len(pods)))
+		g.Log.Error("failed to read acknowledgements, training nodes stay held", zap.Error(err), zap.Int(logkey.Pods, len(pods)))
 		judged = g.unknown(pods, err)
 	} else if len(pods) > 0 { // without any, Redis is not read
 		g.unread = time.Time{}
@@ -266,7 +266,7 @@ func (g *Guard) unknown(pods []checkpoint.Pod, err error) []checkpoint.Judged {
 		nothing := p.Stage == checkpoint.Waiting || p.Stage == checkpoint.Succeeded || p.Released != ""
 		before := g.last[p.ID().UID]
 		nothing = nothing || patient && p.Stage == checkpoint.Running && before.stage == p.Stage && before.clear
-		judged = append(judged, checkpoint.Judged{Pod: p, Verdict: checkpoint.Verdict{Clear: nothing, Reason: "whether it has acknowledged is not known: " + checkpoint.Cause(err)}})
+		judged = append(judged, checkpoint.Judged{Pod: p, Verdict: checkpoint.Verdict{Clear: nothing, Reason: "its acknowledgement is unknown: " + checkpoint.Cause(err)}})
 	}
 	return judged
 }
@@ -331,7 +331,7 @@ func (g *Guard) label(ctx context.Context, s subject) {
 		return
 	}
 	if err := g.View.Label(ctx, s.node, g.GroupLabel, s.place.Group); err != nil {
-		g.Log.Warn("node not labelled, the next look tries again", zap.String(logkey.Node, s.node.Name), zap.Error(err))
+		g.Log.Warn("failed to label a node, will retry", zap.String(logkey.Node, s.node.Name), zap.Error(err))
 	}
 }
 
@@ -364,10 +364,10 @@ func (g *Guard) gone(ctx context.Context, s subject) {
 	delete(g.missing, s.instance)
 	lost := g.lost(ctx, s.recorded.Pods)
 	g.Metrics.lost(lost)
-	g.Log.Warn("an instance is gone with its record", zap.String(logkey.Instance, s.instance), zap.Int(logkey.Pods, len(s.recorded.Pods)), zap.Int(logkey.PodsUnsaved, lost))
+	g.Log.Warn("an instance is gone, its training pods leave the record", zap.String(logkey.Instance, s.instance), zap.Int(logkey.Pods, len(s.recorded.Pods)), zap.Int(logkey.PodsUnsaved, lost))
 	s.recorded.Pods = nil
 	if err := g.Record.Put(ctx, s.recorded); err != nil {
-		g.Log.Error("record not written", zap.Error(err))
+		g.Log.Error("failed to write the record of training pods", zap.Error(err))
 	}
 }
 

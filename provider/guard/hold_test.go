@@ -33,7 +33,7 @@ func TestHeldUntilAcknowledged(t *testing.T) {
 
 	w.pass(w.policy.MaxAge + time.Minute)
 	w.requireHeld(true, "the acknowledgement has aged out")
-	w.requireGate("at most 20m0s counts")
+	w.requireGate("maxAge is 20m0s")
 }
 
 func TestE06PodWithoutAGPUIsHeldToo(t *testing.T) {
@@ -160,7 +160,7 @@ func TestF03RecordOutlivesEverything(t *testing.T) {
 	w.pass(time.Second)
 	reason, err := w.gate(instance)
 	require.NoError(t, err)
-	require.Contains(t, reason, "train/a: it vanished")
+	require.Contains(t, reason, "train/a: it disappeared")
 	require.Len(t, w.guard.Holds(), 1)
 
 	w.acknowledge(pod)
@@ -288,7 +288,7 @@ func TestSuccessorClearsItsPredecessor(t *testing.T) {
 	w.pass(time.Second)
 	w.remove(first)
 	w.pass(time.Minute)
-	w.requireHeld(true, "it vanished")
+	w.requireHeld(true, "it disappeared")
 	second := w.train("s-0", slot, func(p *corev1.Pod) { p.UID = "uid-second" })
 	w.pass(time.Minute)
 	w.requireHeld(true, "its successor has not acknowledged either")
@@ -363,7 +363,7 @@ func TestAcknowledgementOfTheFuture(t *testing.T) {
 	w.clock.Step(-time.Hour)
 	w.pass(time.Second)
 	w.requireHeld(true, "its clock is wrong by an hour")
-	w.requireGate("its time is in the future")
+	w.requireGate("acknowledgement ignored: dated in the future")
 	w.said("BadAcknowledgement")
 }
 
@@ -373,7 +373,7 @@ func TestAbandonedWhileTheProviderWasDown(t *testing.T) {
 	w.pass(time.Second)
 	w.remove(pod)
 	w.pass(time.Second)
-	w.requireHeld(true, "it vanished")
+	w.requireHeld(true, "it disappeared")
 	w.restart()
 	w.pass(w.policy.AbandonAfter + time.Second)
 	w.requireHeld(false, "its time is over")

@@ -115,7 +115,7 @@ func TestWhoSucceedsByItselfHoldsNothing(t *testing.T) {
 	w.pass(time.Second)
 	w.end(pod, corev1.PodSucceeded)
 	w.pass(time.Second)
-	w.requireHeld(false, "it has succeeded")
+	w.requireHeld(false, "it succeeded")
 	w.requireGate("")
 	require.Empty(t, w.guard.Record.Machines())
 }
@@ -127,7 +127,7 @@ func TestEvictedByTheKubeletIsNotSucceeded(t *testing.T) {
 	pod := w.train("a", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways })
 	w.pass(time.Second)
 	w.end(pod, corev1.PodSucceeded)
-	w.requireGate("it has failed or was stopped: it has not acknowledged")
+	w.requireGate("it failed or was stopped: it has not acknowledged")
 	w.pass(time.Second)
 	w.requireHeld(true, "a pod that is always restarted has no end of its own")
 	w.pass(w.policy.AbandonAfter)
@@ -300,5 +300,5 @@ func TestPodsAreRecordedWhileTheCloudIsAway(t *testing.T) {
 	require.True(t, w.guard.passed.Load())
 	stop()
 	require.NoError(t, <-ended)
-	w.requireGate("train/a: it vanished")
+	w.requireGate("train/a: it disappeared")
 }

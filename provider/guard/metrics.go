@@ -31,12 +31,12 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	}
 	m := &Metrics{
 		held:         prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "held_nodes", Help: "Nodes that wait for a training pod's acknowledgement."}, []string{"node_group"}),
-		requests:     counter("checkpoint_requests_total", "Checkpoints that trainers were asked for."),
-		bad:          counter("bad_acknowledgements_total", "Acknowledgements that are none: malformed, oversized, of a wrong type or of the future."),
-		abandonments: counter("checkpoints_abandoned_total", "Training pods whose node went without an acknowledgement, because nobody could save any more."),
-		losses:       counter("checkpoints_lost_total", "Training pods whose machine went, by no call of ours, before they had acknowledged."),
+		requests:     counter("checkpoint_requests_total", "Checkpoint requests sent to trainers."),
+		bad:          counter("bad_acknowledgements_total", "Acknowledgements ignored because they are malformed, oversized, of a wrong type or dated in the future."),
+		abandonments: counter("checkpoints_abandoned_total", "Training pods whose node was released without an acknowledgement because they could no longer save."),
+		losses:       counter("checkpoints_lost_total", "Training pods whose instance ended, not by a call of this provider, before they acknowledged."),
 		redisErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Name: "redis_errors_total", Help: "Readings of acknowledgements that failed, by cause.",
+			Namespace: namespace, Name: "redis_errors_total", Help: "Failed reads of acknowledgements, by cause.",
 		}, []string{"cause"}),
 		gpuSeconds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "held_gpu_seconds_total", Help: "GPU-seconds of underused nodes that only a missing acknowledgement kept.",

@@ -32,7 +32,7 @@ func TestSuccessorWhoseClockIsAheadClearsNobody(t *testing.T) {
 	w.update(second, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 	require.NoError(t, w.redis.Set(checkpoint.AckKey("checkpoint", checkpoint.IDOf(second)), w.clock.Now().Add(time.Hour).Format(time.RFC3339)))
 	w.pass(time.Second)
-	w.requireGate("train/a: it vanished")
+	w.requireGate("train/a: it disappeared")
 	w.acknowledge(second)
 	w.pass(time.Second)
 	w.requireGate("")
@@ -68,7 +68,7 @@ func TestPredecessorIsNoSuccessor(t *testing.T) {
 	w.clock.Step(time.Second)
 	w.acknowledge(first)
 	w.pass(0)
-	w.requireGate("train/b: it vanished")
+	w.requireGate("train/b: it disappeared")
 }
 
 func TestUnreachableAPIServerKeepsAlsoWhoHasNoNode(t *testing.T) {

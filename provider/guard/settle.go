@@ -91,7 +91,7 @@ func machine(s subject, keep []checkpoint.Pod) checkpoint.Machine {
 
 func (g *Guard) remember(ctx context.Context, machines ...checkpoint.Machine) {
 	if err := g.Record.Put(ctx, machines...); err != nil {
-		g.Log.Error("record not written, the next look tries again", zap.Error(err))
+		g.Log.Error("failed to write the record of training pods, will retry", zap.Error(err))
 	}
 }
 
@@ -101,7 +101,7 @@ func (g *Guard) remember(ctx context.Context, machines ...checkpoint.Machine) {
 func (g *Guard) release(ctx context.Context, s subject, judged []checkpoint.Judged) bool {
 	who := released(s.node)
 	if err := g.View.Annotate(ctx, s.node, map[string]*string{ReleaseAnnotation: nil}); err != nil {
-		g.Log.Warn("node not released, the next look tries again", zap.String(logkey.Node, s.node.Name), zap.Error(err))
+		g.Log.Warn("failed to release a node, will retry", zap.String(logkey.Node, s.node.Name), zap.Error(err))
 		return false
 	}
 	var keep []checkpoint.Pod
@@ -112,9 +112,9 @@ func (g *Guard) release(ctx context.Context, s subject, judged []checkpoint.Judg
 		p.Released = who // also one that is clear now: its acknowledgement will age
 		keep = append(keep, p.Pod)
 		if !p.Clear {
-			g.Log.Warn("training pod released, what it has not saved may be lost",
+			g.Log.Warn("training pod released, unsaved progress may be lost",
 				zap.String(logkey.ReleasedBy, who), zap.String(logkey.Node, s.node.Name), zap.String(logkey.Pod, p.ID().String()))
-			g.View.WarnOf(podReference(p.Pod), "CheckpointReleased", "its node may go without its acknowledgement, says "+who)
+			g.View.WarnOf(podReference(p.Pod), "CheckpointReleased", "released by "+who+": its node may be deleted without an acknowledgement")
 		}
 	}
 	g.remember(ctx, machine(s, keep))
@@ -163,7 +163,7 @@ func (g *Guard) mark(ctx context.Context, s subject, judged []checkpoint.Judged,
 		return
 	}
 	if err := g.View.Annotate(ctx, s.node, change); err != nil {
-		g.Log.Warn("node not marked, the next look tries again", zap.String(logkey.Node, s.node.Name), zap.Error(err))
+		g.Log.Warn("failed to annotate a node, will retry", zap.String(logkey.Node, s.node.Name), zap.Error(err))
 		return
 	}
 	switch {
@@ -223,7 +223,7 @@ func (g *Guard) tell(s subject, judged []checkpoint.Judged) {
 		g.last[uid] = now
 		if now.bad != "" && now.bad != before.bad {
 			g.Metrics.badAcknowledgement()
-			g.View.WarnOf(podReference(p.Pod), "BadAcknowledgement", now.bad)
+			g.View.WarnOf(podReference(p.Pod), "BadAcknowledgement", "acknowledgement ignored: "+now.bad)
 		}
 		if !known || now.clear != before.clear {
 			g.tellVerdict(s, p, known)

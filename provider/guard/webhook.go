@@ -52,7 +52,7 @@ func (h Webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = json.Unmarshal(body, &review)
 	}
 	if err != nil || review.Request == nil {
-		http.Error(w, "this is no AdmissionReview", http.StatusBadRequest)
+		http.Error(w, "the body is not an AdmissionReview with a request", http.StatusBadRequest)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), evictionTimeout)
@@ -62,7 +62,7 @@ func (h Webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	review.Request = nil
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(review); err != nil {
-		h.Log.Warn("an eviction could not be answered", zap.Error(err))
+		h.Log.Warn("failed to write the answer to an eviction", zap.Error(err))
 	}
 }
 
@@ -73,11 +73,11 @@ func (h Webhook) answer(ctx context.Context, r *admissionv1.AdmissionRequest) *a
 	blocking, err := h.judge(ctx, r.Namespace, r.Name, r.DryRun != nil && *r.DryRun)
 	switch {
 	case err != nil:
-		h.Log.Warn("eviction denied, since it cannot be judged", zap.String(logkey.Pod, r.Namespace+"/"+r.Name), zap.Error(err))
-		return denied(http.StatusTooManyRequests, "whether the training is safe is not known: "+err.Error())
+		h.Log.Warn("eviction denied, acknowledgements unknown", zap.String(logkey.Pod, r.Namespace+"/"+r.Name), zap.Error(err))
+		return denied(http.StatusTooManyRequests, "cannot tell whether the training pod has saved its work: "+err.Error())
 	case blocking != "":
 		h.Log.Info("eviction denied", zap.String(logkey.Pod, r.Namespace+"/"+r.Name), zap.String(logkey.Reason, blocking))
-		return denied(http.StatusTooManyRequests, blocking+"; it is asked for a checkpoint, try again")
+		return denied(http.StatusTooManyRequests, blocking+"; a checkpoint has been requested, try again later")
 	default:
 		return allowed()
 	}
@@ -107,14 +107,14 @@ func (h Webhook) judge(ctx context.Context, namespace, name string, dryRun bool)
 	}
 	node, ok := h.View.NodeNamed(pod.Spec.NodeName)
 	if !ok {
-		return "", fmt.Errorf("node %s is not known here yet", pod.Spec.NodeName)
+		return "", fmt.Errorf("node %s is not in the cache yet", pod.Spec.NodeName)
 	}
 	leads := h.Leads()
 	switch {
 	case h.manages(node):
 		return h.judgeOn(ctx, pod, node, leads && h.passed.Load(), dryRun)
 	case leads && !h.passed.Load():
-		return "", errors.New("the provider has not looked at every node yet")
+		return "", errors.New("the provider has not examined every node yet")
 	default:
 		return "", nil
 	}
@@ -205,7 +205,7 @@ func leaving(node *corev1.Node) bool {
 func (h Webhook) askAll(ctx context.Context, judged []checkpoint.Judged) {
 	for _, p := range judged {
 		if !p.Clear && p.Signals.Request == nil && (p.Stage == checkpoint.Running || p.Stage == checkpoint.Terminating) {
-			h.Request(ctx, p.Pod, "its eviction was asked for")
+			h.Request(ctx, p.Pod, "its eviction was requested")
 		}
 	}
 }

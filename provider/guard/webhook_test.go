@@ -191,7 +191,7 @@ func TestStandbyAnswersEvictions(t *testing.T) {
 	w.train("service", func(p *corev1.Pod) { p.Labels = nil })
 	require.True(t, w.evict("service").Allowed)
 	w.unlabel()
-	require.Contains(t, w.evict("c").Result.Message, "has not looked at every node yet")
+	require.Contains(t, w.evict("c").Result.Message, "has not examined every node yet")
 	require.True(t, w.evict("service").Allowed, "it does not train, wherever it is")
 }
 
