@@ -61,6 +61,6 @@ func (m Memory) of(obj runtime.Object) (cache.Indexer, error) {
 	case *corev1.Pod:
 		return m.pods, nil
 	default:
-		return nil, fmt.Errorf("a View knows Nodes and Pods, no %T", obj)
+		return nil, fmt.Errorf("type %T is not supported: a View reads Nodes and Pods", obj)
 	}
 }

@@ -91,7 +91,7 @@ func (v *View) LivePodsOn(ctx context.Context, node string) ([]corev1.Pod, error
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("asking the API server for the pods on node %s: %w", node, err)
+		return nil, fmt.Errorf("listing the pods on node %s: %w", node, err)
 	}
 	return list.Items, nil
 }
@@ -100,7 +100,7 @@ func (v *View) LivePodsOn(ctx context.Context, node string) ([]corev1.Pod, error
 func (v *View) LivePod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	pod, err := v.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("asking the API server for pod %s/%s: %w", namespace, name, err)
+		return nil, fmt.Errorf("reading pod %s/%s: %w", namespace, name, err)
 	}
 	return pod, nil
 }
@@ -122,7 +122,7 @@ func (v *View) Changes(changed func(node string)) error {
 			AddFunc: tell, UpdateFunc: func(_, obj any) { tell(obj) }, DeleteFunc: tell,
 		})
 		if err != nil {
-			return fmt.Errorf("following the cluster: %w", err)
+			return fmt.Errorf("watching nodes and pods: %w", err)
 		}
 	}
 	return nil

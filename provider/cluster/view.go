@@ -222,7 +222,7 @@ func (v *View) Cordon(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("cordoning node %s: %w", node.Name, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, cordonTimeout, errors.New("the API server took too long"))
+	ctx, cancel := context.WithTimeoutCause(ctx, cordonTimeout, errors.New("the API server did not answer in time"))
 	defer cancel()
 	_, err = v.client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
