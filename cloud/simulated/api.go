@@ -41,7 +41,7 @@ func (c *Cloud) call(ctx context.Context, name string, write bool, work func() e
 
 func (c *Cloud) arrive(work func() error) error {
 	if c.happens(c.options.API.ErrorRate) {
-		return fmt.Errorf("a fault that was asked for: %w", cloud.ErrUnavailable)
+		return fmt.Errorf("simulated failure: %w", cloud.ErrUnavailable)
 	}
 	return work()
 }

@@ -45,13 +45,13 @@ func decodeState(data []byte) (*state, error) {
 		Version int    `json:"version"`
 	}
 	if err := json.Unmarshal(data, &header); err != nil {
-		return nil, fmt.Errorf("not whole JSON: %w", err)
+		return nil, fmt.Errorf("invalid or truncated JSON: %w", err)
 	}
 	if header.Kind != stateKind {
-		return nil, fmt.Errorf("it is no state of a simulated cloud: kind is %q, not %q", header.Kind, stateKind)
+		return nil, fmt.Errorf("not a state file of the simulated cloud: kind is %q, not %q", header.Kind, stateKind)
 	}
 	if header.Version != stateVersion {
-		return nil, fmt.Errorf("its version is %d, this program knows %d", header.Version, stateVersion)
+		return nil, fmt.Errorf("version %d is not supported, this version reads %d", header.Version, stateVersion)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
@@ -60,7 +60,7 @@ func decodeState(data []byte) (*state, error) {
 		return nil, err
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("there is more after the state")
+		return nil, errors.New("unexpected data after the state")
 	}
 	s := &state{Clock: file.Clock, Sequence: file.Sequence, Groups: file.Groups}
 	if s.Groups == nil {
@@ -120,7 +120,7 @@ func (u unit) validateFailure() error {
 	case !slices.Contains(launchCodes, u.Failure.Code):
 		return fmt.Errorf("failure code %q is unknown", u.Failure.Code)
 	case !u.Running.IsZero() || !u.Devices.IsZero() || u.isEnded() || !u.Gone.IsZero() || u.Replaced:
-		return errors.New("it failed to launch, yet has what only a machine has")
+		return errors.New("a failed launch has fields of a running instance")
 	}
 	return nil
 }

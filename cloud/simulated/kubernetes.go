@@ -72,7 +72,7 @@ func (c *Cloud) Run(ctx context.Context) error {
 	// Without the first full list every Node would look missing.
 	synced := nodes.Informer().HasSynced
 	err := nodes.Informer().SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
-		c.log.Warn("watching nodes failed, trying again", zap.Error(err))
+		c.log.Warn("failed to watch nodes, will retry", zap.Error(err))
 	})
 	if err != nil { // it could only have been started before
 		return fmt.Errorf("simulated: watching nodes: %w", err)
@@ -191,7 +191,7 @@ func (r *registrar) report(steps []step, results []error, now time.Time) {
 			continue
 		}
 		r.logged[key] = now
-		r.log.Warn("simulated node not updated, trying again", zap.String(logkey.Step, f.first.name),
+		r.log.Warn("failed to update a simulated node, will retry", zap.String(logkey.Step, f.first.name),
 			zap.String(logkey.NodeGroup, f.first.group), zap.String(logkey.Node, f.first.node),
 			zap.Int(logkey.Nodes, f.count), zap.Error(f.err))
 	}

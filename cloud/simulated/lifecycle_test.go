@@ -87,7 +87,7 @@ func TestCapacity(t *testing.T) {
 	require.Equal(t, map[string]int{"running": 2, "failed": 1}, states(g))
 	failed := g.Instances[2]
 	require.Equal(t, cloud.InsufficientInstanceCapacity, failed.Error.Code)
-	require.Contains(t, failed.Error.Message, "has 2 machines for group t4")
+	require.Contains(t, failed.Error.Message, "has 2 instances for group t4")
 
 	_, _, err := c.Delete(t.Context(), "t4", []string{g.Instances[0].ID})
 	require.NoError(t, err)
@@ -256,9 +256,9 @@ func TestOptionsAreChecked(t *testing.T) {
 		"rate above one":    {Options{LaunchErrorRate: 1.5}, "launchErrors.rate must be from 0 to 1, is 1.5"},
 		"rate not a number": {Options{API: API{ErrorRate: math.NaN()}}, "api.errorRate must be from 0 to 1, is NaN"},
 		"negative rate":     {Options{API: API{LostAnswerRate: -1}}, "api.lostAnswerRate must be from 0 to 1, is -1"},
-		"unknown code":      {Options{LaunchErrorCode: "Oops"}, `launchErrors.code "Oops" is none of`},
+		"unknown code":      {Options{LaunchErrorCode: "Oops"}, `launchErrors.code "Oops" is not one of`},
 		"negative capacity": {Options{Capacity: map[string]int{"t4": -1}}, `capacity of "t4" must not be negative, is -1`},
-		"two places":        {Options{StateFile: "f", Memory: &Memory{}}, "cannot both keep the state"},
+		"two places":        {Options{StateFile: "f", Memory: &Memory{}}, "exclude each other"},
 		"no client":         {Options{Kubernetes: &Kubernetes{}}, "kubernetes needs a client"},
 	} {
 		t.Run(name, func(t *testing.T) {

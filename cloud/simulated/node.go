@@ -61,7 +61,7 @@ func (r *registrar) newNode(m machine) (*corev1.Node, error) {
 		return nil, fmt.Errorf("making the Node: %w", err)
 	}
 	if made == nil {
-		return nil, errors.New("making the Node: there is none")
+		return nil, errors.New("making the Node: the constructor returned nil")
 	}
 	node := made.DeepCopy()
 	// Cluster Autoscaler asks for the deletion of every instance that it cannot
@@ -206,7 +206,7 @@ func (r *registrar) removeStep(group string, node *corev1.Node) step {
 // is left alone: the machine stays unregistered until a person has looked.
 func (r *registrar) strangerStep(m machine, node *corev1.Node) step {
 	return step{name: "adopt", group: m.group, node: m.name, id: m.id, do: func(context.Context) error {
-		return fmt.Errorf("a Node %q with provider id %q is in the way", node.Name, node.Spec.ProviderID)
+		return fmt.Errorf("a Node %q with provider id %q already exists", node.Name, node.Spec.ProviderID)
 	}}
 }
 

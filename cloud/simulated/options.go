@@ -26,13 +26,13 @@ func (o Options) validate() error {
 		}
 	}
 	if o.LaunchErrorCode != "" && !slices.Contains(launchCodes, o.LaunchErrorCode) {
-		problems = append(problems, fmt.Errorf("launchErrors.code %q is none of %v", o.LaunchErrorCode, launchCodes))
+		problems = append(problems, fmt.Errorf("launchErrors.code %q is not one of %v", o.LaunchErrorCode, launchCodes))
 	}
 	if o.StateFile != "" && o.Memory != nil {
-		problems = append(problems, errors.New("a state file and a memory cannot both keep the state"))
+		problems = append(problems, errors.New("a state file and a memory exclude each other"))
 	}
 	if k := o.Kubernetes; k != nil && (k.Client == nil || k.NewNode == nil) {
-		problems = append(problems, errors.New("kubernetes needs a client and a way to make Nodes"))
+		problems = append(problems, errors.New("kubernetes needs a client and a constructor of Nodes"))
 	}
 	return errors.Join(problems...)
 }

@@ -21,7 +21,7 @@ func (c *Cloud) Configure(ctx context.Context, specs []cloud.Spec) error {
 				spec.ID, maxGroupLen, cloud.ErrInvalid)
 		}
 		if named[spec.ID] {
-			return fmt.Errorf("simulated: group id %q is there twice: %w", spec.ID, cloud.ErrInvalid)
+			return fmt.Errorf("simulated: group id %q is listed twice: %w", spec.ID, cloud.ErrInvalid)
 		}
 		named[spec.ID] = true
 		order = append(order, spec.ID)

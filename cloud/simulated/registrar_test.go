@@ -218,7 +218,7 @@ func TestOneNodeThatCannotBeMade(t *testing.T) {
 		k.grown(3)
 		require.Len(t, k.nodes(), 2)
 		k.pass(10 * time.Second)
-		failures := k.logs.FilterMessage("simulated node not updated, trying again")
+		failures := k.logs.FilterMessage("failed to update a simulated node, will retry")
 		require.Equal(t, 1, failures.Len(), "it is not logged at every tick")
 		require.Contains(t, fmt.Sprint(failures.All()[0].ContextMap()["error"]), "no template")
 		bad.Store("nobody")
@@ -317,6 +317,6 @@ func TestRunEndsWhileTheAPIIsAway(t *testing.T) {
 		k.start("t4")
 		k.pass(time.Minute)
 		k.stop()
-		require.NotZero(t, k.logs.FilterMessage("watching nodes failed, trying again").Len())
+		require.NotZero(t, k.logs.FilterMessage("failed to watch nodes, will retry").Len())
 	})
 }

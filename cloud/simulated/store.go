@@ -95,7 +95,7 @@ func openFile(path string) (*fileStore, error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		err = errors.Join(err, lock.Close())
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("state file %s is %w: stop that one, or name another file: %w", path, ErrInUse, err)
+			return nil, fmt.Errorf("state file %s is %w: stop that process, or set another file: %w", path, ErrInUse, err)
 		}
 		return nil, fmt.Errorf("state file %s: cannot lock it: %w", path, err)
 	}

@@ -18,10 +18,10 @@ func (c *Cloud) Increase(ctx context.Context, id string, delta int) (cloud.Group
 	err := c.call(ctx, "increase", true, func() (err error) {
 		group, err = c.change(id, func(s *state, now time.Time) (*state, error) {
 			if delta < 1 {
-				return nil, fmt.Errorf("delta %d is not at least 1: %w", delta, cloud.ErrInvalid)
+				return nil, fmt.Errorf("delta %d must be at least 1: %w", delta, cloud.ErrInvalid)
 			}
 			if size := target(s.Groups[id]); delta > groupMax-size {
-				return nil, fmt.Errorf("%d more than %d is above the maximum of %d: %w", delta, size, groupMax, cloud.ErrLimit)
+				return nil, fmt.Errorf("an increase by %d from %d exceeds the maximum of %d: %w", delta, size, groupMax, cloud.ErrLimit)
 			}
 			next := s.edit(id, now)
 			c.launchLocked(next, id, delta, now)
@@ -54,11 +54,11 @@ func (c *Cloud) launchLocked(next *state, group string, n int, now time.Time) {
 		failed := c.options.LaunchErrorRate > 0 && c.random.Float64() < c.options.LaunchErrorRate
 		switch {
 		case failed:
-			u.Failure = &failure{Code: c.launchErrorCode(), Message: "the launch failed, as the simulated launch error rate asks"}
+			u.Failure = &failure{Code: c.launchErrorCode(), Message: "simulated launch failure (cloud.simulated.launchErrors.rate)"}
 		case bounded && room <= 0:
 			u.Failure = &failure{
 				Code:    cloud.InsufficientInstanceCapacity,
-				Message: fmt.Sprintf("the simulated cloud has %d machines for group %s, and all are taken", c.capacity[group], group),
+				Message: fmt.Sprintf("the simulated cloud has %d instances for group %s, all in use", c.capacity[group], group),
 			}
 		default:
 			u.Running = u.Launch.Add(c.options.BootDelay)
@@ -151,9 +151,9 @@ func checkForm(group string, ids []string, want kind) error {
 		case k != kindMachine && k != kindPlaceholder || owner != group:
 			return fmt.Errorf("%q is not an instance of group %q: %w", id, group, cloud.ErrInvalid)
 		case k != want && want == kindMachine:
-			return fmt.Errorf("%q is a placeholder, there is no machine to delete: %w", id, cloud.ErrInvalid)
+			return fmt.Errorf("%q is a placeholder, there is no instance to delete: %w", id, cloud.ErrInvalid)
 		case k != want:
-			return fmt.Errorf("%q is a machine, there is nothing to cancel: %w", id, cloud.ErrInvalid)
+			return fmt.Errorf("%q is an instance, only placeholders can be cancelled: %w", id, cloud.ErrInvalid)
 		}
 	}
 	return nil
@@ -169,13 +169,13 @@ func (c *Cloud) Interrupt(ctx context.Context, instance string) error {
 	}
 	id, _, k := parseID(instance)
 	if k != kindMachine {
-		return fmt.Errorf("simulated: %q is not a machine of this cloud: %w", instance, cloud.ErrInvalid)
+		return fmt.Errorf("simulated: %q is not an instance of this cloud: %w", instance, cloud.ErrInvalid)
 	}
 	_, err := c.change(id, func(s *state, now time.Time) (*state, error) {
 		next := s.edit(id, now)
 		i, ok := indexByID(id, next.Groups[id], now)[instance]
 		if !ok || next.Groups[id][i].isEnded() {
-			return nil, fmt.Errorf("%q is gone or going already: %w", instance, cloud.ErrPrecondition)
+			return nil, fmt.Errorf("%q is already deleting or gone: %w", instance, cloud.ErrPrecondition)
 		}
 		lost := next.Groups[id][i].end(now, c.options.TerminateDelay)
 		lost.Replaced = true
