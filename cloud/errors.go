@@ -24,5 +24,5 @@ var (
 	// ErrGivenUp: the caller's time was over before the write was sent, so nothing but
 	// what is confirmed has changed. It comes with the context's error, which alone
 	// says less.
-	ErrGivenUp = errors.New("it was not sent")
+	ErrGivenUp = errors.New("request not sent")
 )

@@ -106,7 +106,7 @@ func New(ctx context.Context, o Options) (*Cloud, error) {
 		return nil, fmt.Errorf("aws: reading the AWS configuration (environment and ~/.aws): %w", err)
 	}
 	if sdk.Region == "" {
-		return nil, errors.New("aws: no region is set: write cloud.aws.region, or set AWS_REGION")
+		return nil, errors.New("aws: no region: set cloud.aws.region or AWS_REGION")
 	}
 	sdk.HTTPClient = patient{sdk.HTTPClient}
 	return open(sdk, o)
@@ -136,7 +136,7 @@ func open(sdk awssdk.Config, o Options) (*Cloud, error) {
 		o.ScaleInProtection = Manage
 	case Manage, Require, Ignore:
 	default:
-		return nil, fmt.Errorf("aws: scaleInProtection %q is none of %s, %s, %s", o.ScaleInProtection, Manage, Require, Ignore)
+		return nil, fmt.Errorf("aws: scaleInProtection %q is not one of %s, %s, %s", o.ScaleInProtection, Manage, Require, Ignore)
 	}
 	if o.Log == nil {
 		o.Log = zap.NewNop()

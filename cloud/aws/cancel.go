@@ -23,7 +23,7 @@ func (c *Cloud) Cancel(ctx context.Context, id string, placeholders []string) (c
 	}
 	for _, p := range placeholders {
 		if owner, k := parseID(p); k != kindPlaceholder || owner != id {
-			return cloud.Group{}, nil, fmt.Errorf("aws: %q is no placeholder of group %q: %w", p, id, cloud.ErrInvalid)
+			return cloud.Group{}, nil, fmt.Errorf("aws: %q is not a placeholder of group %q: %w", p, id, cloud.ErrInvalid)
 		}
 	}
 	now, err := c.look(ctx, g)
@@ -41,7 +41,7 @@ func (c *Cloud) Cancel(ctx context.Context, id string, placeholders []string) (c
 	least := int(awssdk.ToInt32(now.asg.MinSize))
 	room := max(0, now.desired-least)
 	if room == 0 && len(waiting) > 0 {
-		return cloud.Group{}, nil, fmt.Errorf("aws: a desired capacity below the MinSize %d of Auto Scaling group %s is not possible: %w", least, g.asg, cloud.ErrLimit)
+		return cloud.Group{}, nil, fmt.Errorf("aws: cannot lower the desired capacity below the MinSize %d of Auto Scaling group %s: %w", least, g.asg, cloud.ErrLimit)
 	}
 	given := waiting[:min(len(waiting), room)]
 	if len(given) == 0 {
@@ -95,7 +95,7 @@ func (c *Cloud) keepArrivals(ctx context.Context, g *group, value, most int) int
 	log := c.log.With(zap.String(logkey.NodeGroup, g.id), zap.Int(logkey.DesiredCapacity, value))
 	now, err := c.look(ctx, g)
 	if err != nil {
-		log.Warn("arrivals during a cancel are not known", zap.Error(err))
+		log.Warn("failed to read the instances launched during a cancel", zap.Error(err))
 		return 0
 	}
 	arrived := min(now.live-now.desired, most)
@@ -103,9 +103,9 @@ func (c *Cloud) keepArrivals(ctx context.Context, g *group, value, most int) int
 		return 0
 	}
 	c.metrics.races.Add(float64(arrived))
-	log.Warn("instances arrived while their placeholders were given up", zap.Int(logkey.Arrived, arrived))
+	log.Warn("instances launched while their placeholders were being cancelled", zap.Int(logkey.Arrived, arrived))
 	if err := c.setDesired(ctx, g, now, now.desired+arrived); err != nil {
-		log.Warn("desired capacity stays below what is there", zap.Error(err))
+		log.Warn("failed to raise the desired capacity to the number of instances", zap.Error(err))
 	}
 	return arrived
 }

@@ -24,7 +24,7 @@ func (c *Cloud) Configure(ctx context.Context, specs []cloud.Spec) error {
 		case spec.ID == "":
 			return fmt.Errorf("aws: a group has no id: %w", cloud.ErrInvalid)
 		case named[spec.ID] != nil:
-			return fmt.Errorf("aws: group id %q is there twice: %w", spec.ID, cloud.ErrInvalid)
+			return fmt.Errorf("aws: group id %q is listed twice: %w", spec.ID, cloud.ErrInvalid)
 		case spec.AutoScalingGroup == "":
 			return fmt.Errorf("aws: group %q has no autoScalingGroup: %w", spec.ID, cloud.ErrInvalid)
 		case other != "":

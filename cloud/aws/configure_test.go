@@ -13,7 +13,7 @@ func TestBadSpecs(t *testing.T) {
 	c, _ := one(t, awstest.Group{Desired: 1}, Options{})
 	for text, specs := range map[string][]cloud.Spec{
 		"a group has no id":                                   {{AutoScalingGroup: "x"}},
-		`group id "a" is there twice`:                         {{ID: "a", AutoScalingGroup: "x"}, {ID: "a", AutoScalingGroup: "y"}},
+		`group id "a" is listed twice`:                        {{ID: "a", AutoScalingGroup: "x"}, {ID: "a", AutoScalingGroup: "y"}},
 		`group "a" has no autoScalingGroup`:                   {{ID: "a"}},
 		`groups "a" and "b" have the same autoScalingGroup x`: {{ID: "a", AutoScalingGroup: "x"}, {ID: "b", AutoScalingGroup: "x"}},
 	} {
@@ -26,14 +26,14 @@ func TestBadSpecs(t *testing.T) {
 
 func TestBadOptions(t *testing.T) {
 	_, err := open(awstest.Config(t, "http://127.0.0.1:1"), Options{ScaleInProtection: "sometimes"})
-	require.ErrorContains(t, err, `scaleInProtection "sometimes" is none of manage, require, ignore`)
+	require.ErrorContains(t, err, `scaleInProtection "sometimes" is not one of manage, require, ignore`)
 
 	for _, name := range []string{"AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"} {
 		t.Setenv(name, "")
 	}
 	t.Setenv("AWS_CONFIG_FILE", "/dev/null")
 	_, err = New(t.Context(), Options{})
-	require.ErrorContains(t, err, "no region is set: write cloud.aws.region, or set AWS_REGION")
+	require.ErrorContains(t, err, "no region: set cloud.aws.region or AWS_REGION")
 	t.Setenv("AWS_REGION", "eu-west-1")
 	c, err := New(t.Context(), Options{})
 	require.NoError(t, err)

@@ -168,7 +168,7 @@ func (c *Cloud) noteEnded(ctx context.Context, g *group, desired int, departures
 	}
 	err := c.read(ctx, g)
 	if err != nil {
-		c.log.Warn("desired capacity after terminations is not known", zap.String(logkey.NodeGroup, g.id), zap.Error(err))
+		c.log.Warn("failed to read the desired capacity after terminations", zap.String(logkey.NodeGroup, g.id), zap.Error(err))
 	}
 	c.noteTermination(g, func(l *lag, shown int, now time.Time) {
 		l.ended(found, now)

@@ -163,7 +163,7 @@ func (c *Cloud) explain(ctx context.Context, groups []*group, seen map[string]*s
 			})
 			if err != nil {
 				err = fault(ctx, "reading the scaling activities of Auto Scaling group "+asg, err)
-				c.log.Warn("reason for missing instances is not known", zap.String(logkey.AutoScalingGroup, asg), zap.Error(err))
+				c.log.Warn("failed to read why instances are missing", zap.String(logkey.AutoScalingGroup, asg), zap.Error(err))
 				return nil
 			}
 			seen[asg].activities = out.Activities // each call has its own sighting
@@ -180,7 +180,7 @@ func (c *Cloud) explain(ctx context.Context, groups []*group, seen map[string]*s
 		s.launched = launched
 	}
 	if err != nil {
-		return fmt.Errorf("aws: reading Auto Scaling groups was given up: %w: %w", cloud.ErrGivenUp, err)
+		return fmt.Errorf("aws: reading Auto Scaling groups: %w: %w", cloud.ErrGivenUp, err)
 	}
 	return nil
 }

@@ -78,9 +78,9 @@ func TestBadGroupsDoNotSpoilOthers(t *testing.T) {
 		class error
 		text  string
 	}{
-		{cloud.ErrPrecondition, "Auto Scaling group weighted has weighted capacity, so a unit of it is no machine: remove WeightedCapacity"},
+		{cloud.ErrPrecondition, "Auto Scaling group weighted has weighted capacity, so a unit of it is not an instance: remove WeightedCapacity"},
 		{cloud.ErrPrecondition, "Auto Scaling group vcpus counts its desired capacity in vcpu: set DesiredCapacityType to units"},
-		{cloud.ErrPrecondition, "Auto Scaling group going is being deleted (Delete in progress): take it out of the node group file"},
+		{cloud.ErrPrecondition, "Auto Scaling group going is being deleted (Delete in progress): remove it from the node group file"},
 		{cloud.ErrNotFound, "Auto Scaling group absent is not in region us-east-1 of the account that the credentials are for"},
 	} {
 		g := groups[n+1]

@@ -43,7 +43,7 @@ const maxFaultMessage = 300
 // class. doing says what failed and for whom, in the words of a log line.
 func fault(ctx context.Context, doing string, err error) error {
 	if end := ctx.Err(); end != nil {
-		return fmt.Errorf("aws: %s was given up: %w: %w", doing, cloud.ErrGivenUp, end)
+		return fmt.Errorf("aws: %s: %w: %w", doing, cloud.ErrGivenUp, end)
 	}
 	class := classOf(err)
 	return fmt.Errorf("aws: %s: %s%s: %w", doing, ownWords(err), advice(err, class), class)
@@ -92,7 +92,7 @@ func advice(err error, class error) string {
 	case errors.Is(class, cloud.ErrDenied):
 		return " (compare the role's policy with the one in deploy/)"
 	case errors.As(err, &dns) && dns.IsNotFound:
-		return " (is cloud.aws.region a region of AWS, and does this machine reach it?)"
+		return " (check that cloud.aws.region is an AWS region and reachable from here)"
 	default:
 		return ""
 	}

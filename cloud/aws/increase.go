@@ -17,7 +17,7 @@ func (c *Cloud) Increase(ctx context.Context, id string, delta int) (cloud.Group
 		return cloud.Group{}, err
 	}
 	if delta < 1 {
-		return cloud.Group{}, fmt.Errorf("aws: delta %d for group %q is not at least 1: %w", delta, id, cloud.ErrInvalid)
+		return cloud.Group{}, fmt.Errorf("aws: delta %d for group %q must be at least 1: %w", delta, id, cloud.ErrInvalid)
 	}
 	now, err := c.look(ctx, g)
 	if err != nil {
@@ -31,7 +31,7 @@ func (c *Cloud) Increase(ctx context.Context, id string, delta int) (cloud.Group
 	// More machines than are desired count as asked for, since Target has them.
 	base, most := max(now.desired, now.live), int(*now.asg.MaxSize)
 	if delta > most-base {
-		return cloud.Group{}, fmt.Errorf("aws: %d more than %d is above the MaxSize %d of Auto Scaling group %s: %w", delta, base, most, g.asg, cloud.ErrLimit)
+		return cloud.Group{}, fmt.Errorf("aws: an increase by %d from %d exceeds the MaxSize %d of Auto Scaling group %s: %w", delta, base, most, g.asg, cloud.ErrLimit)
 	}
 	c.protectEarly(ctx, g, now)
 	if err := c.timeLeft(ctx, "growing Auto Scaling group "+g.asg); err != nil {
@@ -51,6 +51,6 @@ func (c *Cloud) protectEarly(ctx context.Context, g *group, now standing) {
 		return
 	}
 	if err := c.protectNew(ctx, g); err != nil {
-		c.log.Warn("new instances are not protected from scale-in", zap.String(logkey.NodeGroup, g.id), zap.Error(err))
+		c.log.Warn("failed to protect new instances from scale-in", zap.String(logkey.NodeGroup, g.id), zap.Error(err))
 	}
 }

@@ -43,7 +43,7 @@ func (c *Cloud) instances(ctx context.Context, ids []string) ([]types.Instance, 
 func (c *Cloud) launchTimes(ctx context.Context, ids []string) map[string]time.Time {
 	found, err := c.instances(ctx, ids)
 	if err != nil {
-		c.log.Warn("launch times of instances are not known", zap.Int(logkey.Instances, len(ids)), zap.Error(err))
+		c.log.Warn("failed to read the launch times of instances", zap.Int(logkey.Instances, len(ids)), zap.Error(err))
 		return nil
 	}
 	times := make(map[string]time.Time, len(found))

@@ -117,7 +117,7 @@ func (c *Cloud) launchedTypes(ctx context.Context, seen map[string]*sighting) (n
 	}
 	_ = calls.Wait() // see above
 	if err := ctx.Err(); err != nil {
-		return nil, nil, fmt.Errorf("aws: reading launch templates was given up: %w", err)
+		return nil, nil, fmt.Errorf("aws: reading launch templates: %w", err)
 	}
 	names, problems = map[string][]string{}, map[string]error{}
 	for _, a := range asked {

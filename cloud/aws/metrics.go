@@ -11,7 +11,7 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{races: prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: "gpu_node_provider", Subsystem: "aws", Name: "placeholder_race_total",
-		Help: "Instances that arrived while their placeholder was given up, for which the desired capacity was raised again.",
+		Help: "Instances that launched while their placeholder was being cancelled, for which the desired capacity was raised again.",
 	})}
 	if r != nil {
 		r.MustRegister(m.races)

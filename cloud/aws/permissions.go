@@ -5,20 +5,20 @@ package aws
 // much. Launching is not here: AWS does that with the service-linked role of
 // Auto Scaling.
 var Permissions = []Permission{
-	{Action: "autoscaling:DescribeAutoScalingGroups", Use: "sizes and instances of the groups; nothing works without it"},
-	{Action: "autoscaling:DescribeAutoScalingInstances", Use: "telling instances that are gone from those that never were, and whether a termination got through"},
+	{Action: "autoscaling:DescribeAutoScalingGroups", Use: "sizes and instances of the groups; required for everything else"},
+	{Action: "autoscaling:DescribeAutoScalingInstances", Use: "distinguishing deleted instances from unknown ones, and confirming terminations"},
 	{Action: "autoscaling:DescribeLaunchConfigurations", Use: "the instance type of a group without a launch template"},
 	{Action: "autoscaling:DescribePolicies", Use: "doctor: scaling policies that change a group's size"},
-	{Action: "autoscaling:DescribeScalingActivities", Use: "why an instance does not come"},
+	{Action: "autoscaling:DescribeScalingActivities", Use: "reasons why an instance does not launch"},
 	{Action: "autoscaling:DescribeScheduledActions", Use: "doctor: scheduled actions that change a group's size"},
-	{Action: "autoscaling:SetDesiredCapacity", Use: "growing, and giving up instances that do not come", Changes: true},
+	{Action: "autoscaling:SetDesiredCapacity", Use: "increasing groups, and cancelling placeholders", Changes: true},
 	{Action: "autoscaling:SetInstanceProtection", Use: "scaleInProtection: manage", Changes: true},
 	{Action: "autoscaling:TerminateInstanceInAutoScalingGroup", Use: "deleting nodes", Changes: true},
 	{Action: "autoscaling:UpdateAutoScalingGroup", Use: "scaleInProtection: manage", Changes: true},
 	{Action: "ec2:DescribeInstanceTypes", Use: "CPUs, memory and GPUs of a type"},
 	{Action: "ec2:DescribeInstances", Use: "launch times, instances that are gone, and the use of vCPU quotas"},
 	{Action: "ec2:DescribeLaunchTemplateVersions", Use: "the instance type of a launch template"},
-	{Action: "servicequotas:GetAWSDefaultServiceQuota", Use: "awsServiceQuota, where the account has no value of its own"},
+	{Action: "servicequotas:GetAWSDefaultServiceQuota", Use: "awsServiceQuota, where the account has no applied value"},
 	{Action: "servicequotas:GetServiceQuota", Use: "awsServiceQuota"},
 }
 

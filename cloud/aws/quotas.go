@@ -44,7 +44,7 @@ type limit struct {
 // was read last, with the reason as its Problem; it fails only when nothing was.
 func (c *Cloud) Quota(ctx context.Context, code string) (cloud.ServiceQuota, error) {
 	if _, ok := vcpuQuotas[code]; !ok {
-		return cloud.ServiceQuota{}, fmt.Errorf("aws: quota %q is none of EC2's on vCPUs, which are %s: %w", code, strings.Join(QuotaCodes(), ", "), cloud.ErrInvalid)
+		return cloud.ServiceQuota{}, fmt.Errorf("aws: %q is not the code of an EC2 vCPU quota; use one of %s: %w", code, strings.Join(QuotaCodes(), ", "), cloud.ErrInvalid)
 	}
 	limit, noLimit := c.limit(ctx, code)
 	use, usedAt, noUse := c.use(ctx, code)
@@ -96,12 +96,12 @@ func (c *Cloud) readLimit(ctx context.Context, code string) (limit, error) {
 	}
 	usual, err := c.quotas.GetAWSDefaultServiceQuota(ctx, &servicequotas.GetAWSDefaultServiceQuotaInput{ServiceCode: service, QuotaCode: &code})
 	if err != nil {
-		return limit{}, fault(ctx, "reading AWS's default of quota "+code, err)
+		return limit{}, fault(ctx, "reading the AWS default of quota "+code, err)
 	}
 	if usual.Quota == nil || usual.Quota.Value == nil {
 		return limit{}, fmt.Errorf("aws: quota %s has no value: %w", code, cloud.ErrUnavailable)
 	}
-	return limit{int(*usual.Quota.Value), source + ", AWS's default", c.now()}, nil
+	return limit{int(*usual.Quota.Value), source + ", AWS default", c.now()}, nil
 }
 
 func (c *Cloud) use(ctx context.Context, code string) (int, time.Time, error) {

@@ -72,9 +72,9 @@ func TestQuota(t *testing.T) {
 	read := stub.Now()
 	for code, want := range map[string]cloud.ServiceQuota{
 		gQuota:       {Limit: 256, Use: 4*4 + 96, Source: "Service Quotas L-DB2E81BA in us-east-1"},
-		"L-3819A6DF": {Limit: 0, Use: 16, Source: "Service Quotas L-3819A6DF in us-east-1, AWS's default"},
-		"L-1216C47A": {Limit: 5, Use: 8, Source: "Service Quotas L-1216C47A in us-east-1, AWS's default"},
-		"L-417A185B": {Limit: 0, Use: 0, Source: "Service Quotas L-417A185B in us-east-1, AWS's default"},
+		"L-3819A6DF": {Limit: 0, Use: 16, Source: "Service Quotas L-3819A6DF in us-east-1, AWS default"},
+		"L-1216C47A": {Limit: 5, Use: 8, Source: "Service Quotas L-1216C47A in us-east-1, AWS default"},
+		"L-417A185B": {Limit: 0, Use: 0, Source: "Service Quotas L-417A185B in us-east-1, AWS default"},
 	} {
 		got, err := c.Quota(t.Context(), code)
 		require.NoError(t, err)

@@ -19,11 +19,11 @@ func unserved(g *types.AutoScalingGroup) error {
 			name, unit, cloud.ErrPrecondition)
 	}
 	if weighted(g) {
-		return fmt.Errorf("aws: Auto Scaling group %s has weighted capacity, so a unit of it is no machine: remove WeightedCapacity from its overrides: %w",
+		return fmt.Errorf("aws: Auto Scaling group %s has weighted capacity, so a unit of it is not an instance: remove WeightedCapacity from its overrides: %w",
 			name, cloud.ErrPrecondition)
 	}
 	if status := awssdk.ToString(g.Status); status != "" {
-		return fmt.Errorf("aws: Auto Scaling group %s is being deleted (%s): take it out of the node group file: %w",
+		return fmt.Errorf("aws: Auto Scaling group %s is being deleted (%s): remove it from the node group file: %w",
 			name, status, cloud.ErrPrecondition)
 	}
 	return nil

@@ -112,7 +112,7 @@ func (c *Cloud) noteSet(ctx context.Context, g *group, from standing, value int)
 	}
 	// A reading has shown somebody else's value meanwhile, from before or after this one.
 	if err := c.read(ctx, g); err != nil {
-		c.log.Warn("desired capacity is not known, somebody else sets it too", zap.String(logkey.NodeGroup, g.id),
+		c.log.Warn("failed to read the desired capacity, which another client sets too", zap.String(logkey.NodeGroup, g.id),
 			zap.Int(logkey.DesiredCapacity, value), zap.Int(logkey.ShownDesiredCapacity, shown), zap.Error(err))
 	}
 }
@@ -145,7 +145,7 @@ func (c *Cloud) timeLeft(ctx context.Context, doing string) error {
 	turns := c.turns(ctx)
 	defer turns.stop()
 	if err := turns.ctx.Err(); err != nil {
-		return fmt.Errorf("aws: %s was not started, less than %s is left of the caller's time: %w: %w", doing, answerTime, cloud.ErrGivenUp, err)
+		return fmt.Errorf("aws: %s was not started, less than %s left before the caller's deadline: %w: %w", doing, answerTime, cloud.ErrGivenUp, err)
 	}
 	return nil
 }

@@ -173,7 +173,7 @@ func TestG07DefaultOfAWS(t *testing.T) {
 	require.Zero(t, w.trainGroup().GetMaxSize())
 	text := w.code(codes.ResourceExhausted, w.tryIncrease(t.Context(), train, 1))
 	require.Contains(t, text, "0 of 0 vcpu")
-	require.Contains(t, text, "Service Quotas L-DB2E81BA in us-east-1, AWS's default")
+	require.Contains(t, text, "Service Quotas L-DB2E81BA in us-east-1, AWS default")
 	require.Zero(t, stub.Count(setDesired))
 }
 

@@ -216,7 +216,7 @@ func TestRedisOutages(t *testing.T) {
 		begin: do([]any{"CONFIG", "SET", "requirepass", "changed"}, []any{"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"}),
 		end:   do([]any{"CONFIG", "SET", "requirepass", ""}), says: "NOAUTH", counts: cause("NOAUTH"),
 	})
-	o.meets("key of a wrong type", trouble{begin: do([]any{"LPUSH", key, "1785579630"}), end: forget, says: "is no string", counts: bad})
+	o.meets("key of a wrong type", trouble{begin: do([]any{"LPUSH", key, "1785579630"}), end: forget, says: "does not hold a Redis string", counts: bad})
 	o.meets("100 MB", trouble{begin: do([]any{"SETRANGE", key, 100 << 20, "1"}), end: forget, says: "longer than 4096 bytes", counts: bad})
 	o.meets("the trainer's clock is an hour ahead", trouble{
 		begin: do([]any{"SET", key, fmt.Sprint(time.Now().Add(time.Hour).Unix())}), end: forget, says: "in the future", counts: bad,
