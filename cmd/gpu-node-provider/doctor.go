@@ -122,15 +122,15 @@ func bounded(ctx context.Context, read func(context.Context) error) error {
 	return read(ctx)
 }
 
-func (c *collector) collect(ctx context.Context) (*doctor.Scene, error) {
+func (c *collector) collect(ctx context.Context) (*doctor.Snapshot, error) {
 	selector, err := labels.Parse(c.config.Checkpoint.PodSelector)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("checkpoint.podSelector: %w", err)}
 	}
-	s := &doctor.Scene{
+	s := &doctor.Snapshot{
 		Now: time.Now(), Selector: selector, HasCluster: c.config.Kubernetes != nil, Evictions: c.config.Server.WebhookAddress != "",
 	}
-	for _, part := range []func(context.Context, *doctor.Scene) error{c.cloud, c.cluster, c.provider, c.redis} {
+	for _, part := range []func(context.Context, *doctor.Snapshot) error{c.cloud, c.cluster, c.provider, c.redis} {
 		if err := part(ctx, s); err != nil {
 			return nil, err
 		}
@@ -140,7 +140,7 @@ func (c *collector) collect(ctx context.Context) (*doctor.Scene, error) {
 
 // cloud completes the catalogue, as serve does, and looks for settings that conflict
 // with the provider.
-func (c *collector) cloud(ctx context.Context, s *doctor.Scene) error {
+func (c *collector) cloud(ctx context.Context, s *doctor.Snapshot) error {
 	if c.config.Cloud.AWS == nil {
 		s.Catalogue = nodegroup.New(c.config, func(group string) string { return group })
 		return nil
@@ -173,7 +173,7 @@ func conflicts(ctx context.Context, backend *aws.Cloud, c *nodegroup.Catalogue) 
 }
 
 // cluster reads Nodes, Pods, namespaces and webhooks.
-func (c *collector) cluster(ctx context.Context, s *doctor.Scene) error {
+func (c *collector) cluster(ctx context.Context, s *doctor.Snapshot) error {
 	if c.config.Kubernetes == nil {
 		return nil
 	}
@@ -216,7 +216,7 @@ func each[L, T runtime.Object](ctx context.Context, list func(context.Context, m
 }
 
 // provider reads the report of the running provider.
-func (c *collector) provider(ctx context.Context, s *doctor.Scene) error {
+func (c *collector) provider(ctx context.Context, s *doctor.Snapshot) error {
 	state, err := fetch(ctx, c.address)
 	var by dashboard.StandsBy
 	if errors.As(err, &by) {
@@ -232,7 +232,7 @@ func (c *collector) provider(ctx context.Context, s *doctor.Scene) error {
 const redisTries = 2
 
 // redis reads as the provider does.
-func (c *collector) redis(ctx context.Context, s *doctor.Scene) error {
+func (c *collector) redis(ctx context.Context, s *doctor.Snapshot) error {
 	if c.config.Kubernetes == nil {
 		return nil
 	}

@@ -24,14 +24,14 @@ func TestDoctorOfARehearsal(t *testing.T) {
 	eventually(t, "it serves", func() bool { return text(t, "http://"+httpPort+"/readyz") == "ok\n" })
 	p = start(t, "doctor", "--config", path)
 	require.Zero(t, p.wait(t), "%s%s", p.stdout.String(), p.stderr.String())
-	require.Regexp(t, `(?m)^ok +quotas +gpus: 0 of 2 nvidia.com/gpu used, limit by node group file`, p.stdout.String())
-	require.Regexp(t, `(?m)^warn +prices +.*: t4, cpu\n +→ write hourlyPrice`, p.stdout.String())
+	require.Regexp(t, `(?m)^ok +quotas +gpus: 0 of 2 nvidia.com/gpu used, limit from node group file`, p.stdout.String())
+	require.Regexp(t, `(?m)^warn +prices +.*: t4, cpu\n +→ set hourlyPrice`, p.stdout.String())
 
 	p = start(t, "doctor", "--config", path, "-o", "json")
 	require.Zero(t, p.wait(t))
 	var findings []doctor.Finding
 	require.NoError(t, json.Unmarshal([]byte(p.stdout.String()), &findings))
-	require.Equal(t, doctor.Finding{Check: "provider", Level: doctor.OK, Text: "it answers, and its file is in force"}, findings[0])
+	require.Equal(t, doctor.Finding{Check: "provider", Level: doctor.OK, Text: "the provider answers, and uses the file on disk"}, findings[0])
 
 	asJSON := p.stdout.String()
 	p = start(t, "doctor", "--config", path, "-o", "yaml")
@@ -51,20 +51,20 @@ func TestDoctorOnAWS(t *testing.T) {
 	said := p.stdout.String()
 	require.Regexp(t, `(?m)^fail +cloud +node group good: MaxInstanceLifetime of good is 86400 s: .*\n +→ aws autoscaling update-auto-scaling-group .*good`, said)
 	require.Regexp(t, `(?m)^fail +redis +redis: connection refused`, said)
-	require.Regexp(t, `(?m)^warn +webhook +no webhook is asked about evictions`, said)
-	require.Regexp(t, `(?m)^ok +node-groups +all can be served`, said)
+	require.Regexp(t, `(?m)^warn +webhook +no eviction webhook`, said)
+	require.Regexp(t, `(?m)^ok +node-groups +all are served`, said)
 
 	undo := stub.Faults(awstest.Rule{Action: "DescribePolicies", Fault: awstest.Deny()})
 	p = start(t, "doctor", "--config", path)
 	require.Equal(t, exitFailure, p.wait(t))
-	require.Regexp(t, `(?m)^warn +cloud +what else changes the groups is not known, or not all: .*autoscaling:DescribePolicies`, p.stdout.String())
+	require.Regexp(t, `(?m)^warn +cloud +failed to read all conflicting settings: .*autoscaling:DescribePolicies`, p.stdout.String())
 	require.Regexp(t, `(?m)^fail +cloud +node group good: MaxInstanceLifetime`, p.stdout.String())
 	undo()
 
 	stub.Faults(awstest.Rule{Action: "DescribeAutoScalingGroups", Fault: awstest.Deny()})
 	p = start(t, "doctor", "--config", path)
 	require.Equal(t, exitFailure, p.wait(t))
-	require.Regexp(t, `(?m)^warn +gpu-devices +not known: .*autoscaling:DescribeAutoScalingGroups`, p.stdout.String())
+	require.Regexp(t, `(?m)^warn +gpu-devices +unknown: .*autoscaling:DescribeAutoScalingGroups`, p.stdout.String())
 }
 
 func TestDoctorRefuses(t *testing.T) {
@@ -101,7 +101,7 @@ func TestDoctorReadsTheReport(t *testing.T) {
 		}
 	})
 	from := collector{address: w.address}
-	var s doctor.Scene
+	var s doctor.Snapshot
 	require.NoError(t, from.provider(t.Context(), &s))
 	require.NoError(t, s.ProviderErr)
 	require.Equal(t, w.report.NodeGroups, s.Provider.NodeGroups)

@@ -15,35 +15,36 @@ import (
 	"gpu-node-provider/provider/nodegroup"
 )
 
-// unread is the finding of a check whose part of the cluster could not be read.
-func (s *Scene) unread(parts ...error) []Finding {
+// unreadable returns the finding of a check whose part of the snapshot has an error, else
+// nil.
+func (s *Snapshot) unreadable(parts ...error) []Finding {
 	if !s.HasCluster {
-		return []Finding{{Level: OK, Text: "there is no Kubernetes API"}}
+		return []Finding{{Level: OK, Text: "not applicable without a Kubernetes API"}}
 	}
 	for _, err := range parts {
 		if err != nil {
-			return []Finding{{Level: Warn, Text: "not known: " + err.Error()}}
+			return []Finding{{Level: Warn, Text: "unknown: " + err.Error()}}
 		}
 	}
 	return nil
 }
 
-// Concerned says whether any check looks at a Pod. Of a large cluster's Pods few are.
+// Concerned reports whether a check needs the Pod. In a large cluster few are needed.
 func Concerned(pod *corev1.Pod, selector labels.Selector) bool {
-	return selector.Matches(labels.Set(pod.Labels)) || calls(pod) != nil
+	return selector.Matches(labels.Set(pod.Labels)) || autoscalerCommand(pod) != nil
 }
 
-// driverTime is how long a machine's driver and device plugin may take. It is
-// Cluster Autoscaler's own --max-node-provision-time: it does not wait longer either.
+// driverTime is the time that driver and device plugin of a node may take: the default of
+// Cluster Autoscaler's --max-node-provision-time.
 const driverTime = 15 * time.Minute
 
-// gpuDevices: without the device plugin no node ever shows a GPU, and nothing later
-// can work.
-func gpuDevices(s *Scene) (found []Finding) {
-	if cannot := s.unread(s.CatalogueErr, s.NodesErr); cannot != nil {
+// gpuDevices checks that nodes of GPU groups have allocatable GPUs. Without the device
+// plugin they never have, and no GPU pod can run.
+func gpuDevices(s *Snapshot) (found []Finding) {
+	if cannot := s.unreadable(s.CatalogueErr, s.NodesErr); cannot != nil {
 		return cannot
 	}
-	shown := 0
+	ready := 0
 	for _, node := range s.Nodes {
 		group, ours := s.Catalogue.Lookup(node.Labels[nodegroup.Label])
 		if !ours || group.GPUResource() == "" {
@@ -53,21 +54,21 @@ func gpuDevices(s *Scene) (found []Finding) {
 		age := s.Now.Sub(node.CreationTimestamp.Time).Round(time.Second)
 		switch {
 		case !amount.IsZero():
-			shown++
+			ready++
 		case age < driverTime:
-			found = append(found, Finding{Level: Warn, Text: fmt.Sprintf("node %s shows no %s yet, after %s", node.Name, group.GPUResource(), age)})
+			found = append(found, Finding{Level: Warn, Text: fmt.Sprintf("node %s has no allocatable %s yet, after %s", node.Name, group.GPUResource(), age)})
 		default:
 			found = append(found, Finding{
-				Level: Fail, Text: fmt.Sprintf("node %s shows no %s, after %s", node.Name, group.GPUResource(), age),
-				Do: "look at the device plugin's Pod on it, and at the driver",
+				Level: Fail, Text: fmt.Sprintf("node %s has no allocatable %s, after %s", node.Name, group.GPUResource(), age),
+				Do: "check the device plugin's Pod on the node, and the GPU driver",
 			})
 		}
 	}
-	return append(found, Finding{Level: OK, Text: fmt.Sprintf("%d nodes show their GPUs", shown)})
+	return append(found, Finding{Level: OK, Text: fmt.Sprintf("nodes with allocatable GPUs: %d", ready)})
 }
 
-// instances are the provider ids of the provider's machines.
-func (s *Scene) instances() map[string]bool {
+// instances returns the provider ids of the groups' instances.
+func (s *Snapshot) instances() map[string]bool {
 	ids := map[string]bool{}
 	for _, g := range s.Provider.NodeGroups {
 		for _, i := range g.Instances {
@@ -77,10 +78,10 @@ func (s *Scene) instances() map[string]bool {
 	return ids
 }
 
-// gpuLabel: a node outside all groups with the label and without a GPU stops all
-// scale-up (cluster-autoscaler/processors/customresources/gpu_processor.go).
-func gpuLabel(s *Scene) (found []Finding) {
-	if cannot := s.unread(s.CatalogueErr, s.NodesErr); cannot != nil {
+// gpuLabel checks nodes outside all groups: one with the GPU label and without a GPU stops
+// all scale-up (cluster-autoscaler/processors/customresources/gpu_processor.go).
+func gpuLabel(s *Snapshot) (found []Finding) {
+	if cannot := s.unreadable(s.CatalogueErr, s.NodesErr); cannot != nil {
 		return cannot
 	}
 	key := s.Catalogue.GPULabel()
@@ -91,25 +92,25 @@ func gpuLabel(s *Scene) (found []Finding) {
 		if !labelled || ours || instances[node.Spec.ProviderID] || nodegroup.GPUResource(node.Status.Allocatable) != "" {
 			continue
 		}
-		text := fmt.Sprintf("node %s is in no group, carries the label %s, and shows no GPU: meanwhile Cluster Autoscaler stops all scale-up", node.Name, key)
+		text := fmt.Sprintf("node %s is in no node group and has the label %s but no GPU, so Cluster Autoscaler stops all scale-up", node.Name, key)
 		if s.Now.Sub(node.CreationTimestamp.Time) < driverTime {
-			found = append(found, Finding{Level: Warn, Text: text, Do: "wait, if it is booting"})
+			found = append(found, Finding{Level: Warn, Text: text, Do: "wait if the node is still booting"})
 			continue
 		}
 		found = append(found, Finding{Level: Fail, Text: text, Do: fmt.Sprintf("kubectl label node %s %s-", node.Name, key)})
 	}
 	if len(found) == 0 {
-		return []Finding{{Level: OK, Text: "nobody else's node carries " + key + " without a GPU"}}
+		return []Finding{{Level: OK, Text: "no node outside the node groups has the label " + key + " without a GPU"}}
 	}
 	return found
 }
 
-// enabled is the label of namespaces whose evictions are asked about.
+// The label of namespaces that the eviction webhook covers.
 const enabledKey, enabledValue = "gpu-node-provider.io/checkpoint", "enabled"
 
-// evictions is the webhook of deploy/manifests/eviction-webhook.yaml, by its name and
-// what it is called for.
-func (s *Scene) evictions() *admissionv1.ValidatingWebhook {
+// evictions returns the webhook of deploy/manifests/eviction-webhook.yaml, identified by
+// its name and its resource, or nil.
+func (s *Snapshot) evictions() *admissionv1.ValidatingWebhook {
 	for _, configuration := range s.Webhooks {
 		for n, w := range configuration.Webhooks {
 			for _, rule := range w.Rules {
@@ -122,39 +123,39 @@ func (s *Scene) evictions() *admissionv1.ValidatingWebhook {
 	return nil
 }
 
-func webhook(s *Scene) []Finding {
-	if cannot := s.unread(s.WebhooksErr); cannot != nil {
+func webhook(s *Snapshot) []Finding {
+	if cannot := s.unreadable(s.WebhooksErr); cannot != nil {
 		return cannot
 	}
 	w := s.evictions()
 	switch {
 	case w == nil:
 		return []Finding{{
-			Level: Warn, Text: "no webhook is asked about evictions: kubectl drain ends trainers that have not saved",
+			Level: Warn, Text: "no eviction webhook: kubectl drain evicts training pods that have not saved",
 			Do: "apply deploy/manifests/eviction-webhook.yaml",
 		}}
 	case w.ClientConfig.URL == nil && len(w.ClientConfig.CABundle) == 0:
 		return []Finding{{
-			Level: Fail, Text: "the webhook " + w.Name + " has no caBundle: no pod can be evicted in the namespaces of trainers",
-			Do: "put ca.crt of `gpu-node-provider certs` into it, or have cert-manager do so",
+			Level: Fail, Text: "webhook " + w.Name + " has no caBundle, so every eviction in its namespaces fails",
+			Do: "set it to ca.crt of `gpu-node-provider certs`, or let cert-manager inject it",
 		}}
 	case !s.Evictions:
 		return []Finding{{
-			Level: Fail, Text: "the webhook " + w.Name + " is called and nobody listens, the node group file has no server.webhookAddress: no pod can be evicted in the namespaces of trainers",
-			Do: "write server.webhookAddress, or delete the webhook",
+			Level: Fail, Text: "webhook " + w.Name + " has no listener without server.webhookAddress in the node group file, so every eviction in its namespaces fails",
+			Do: "set server.webhookAddress, or delete the webhook",
 		}}
 	case w.FailurePolicy != nil && *w.FailurePolicy == admissionv1.Ignore:
 		return []Finding{{
-			Level: Warn, Text: "the webhook " + w.Name + " has failurePolicy Ignore: trainers are evicted while no replica answers",
+			Level: Warn, Text: "webhook " + w.Name + " has failurePolicy Ignore, so training pods are evicted while no replica answers",
 			Do: "set failurePolicy: Fail",
 		}}
 	default:
-		return []Finding{{Level: OK, Text: "evictions are asked about"}}
+		return []Finding{{Level: OK, Text: "the eviction webhook is configured"}}
 	}
 }
 
-// trainers are the training pods on nodes of ours.
-func (s *Scene) trainers() (pods []*corev1.Pod) {
+// trainingPods returns the active training pods on nodes of the groups.
+func (s *Snapshot) trainingPods() (pods []*corev1.Pod) {
 	ours := map[string]bool{}
 	for _, node := range s.Nodes {
 		_, ours[node.Name] = s.Catalogue.Lookup(node.Labels[nodegroup.Label])
@@ -168,10 +169,10 @@ func (s *Scene) trainers() (pods []*corev1.Pod) {
 	return pods
 }
 
-// namespaces: an Eviction does not carry its pod's labels, so the webhook is chosen
-// by the namespace's.
-func namespaces(s *Scene) (found []Finding) {
-	if cannot := s.unread(s.CatalogueErr, s.NodesErr, s.PodsErr, s.NamespacesErr); cannot != nil {
+// namespaces checks that the webhook covers the namespaces of training pods. An Eviction
+// does not have its pod's labels, so the webhook selects by namespace.
+func namespaces(s *Snapshot) (found []Finding) {
+	if cannot := s.unreadable(s.CatalogueErr, s.NodesErr, s.PodsErr, s.NamespacesErr); cannot != nil {
 		return cannot
 	}
 	enabled := map[string]bool{}
@@ -179,7 +180,7 @@ func namespaces(s *Scene) (found []Finding) {
 		enabled[n.Name] = n.Labels[enabledKey] == enabledValue
 	}
 	outside := map[string]int{}
-	for _, pod := range s.trainers() {
+	for _, pod := range s.trainingPods() {
 		if !enabled[pod.Namespace] {
 			outside[pod.Namespace]++
 		}
@@ -187,50 +188,50 @@ func namespaces(s *Scene) (found []Finding) {
 	for _, n := range s.Namespaces {
 		if outside[n.Name] > 0 {
 			found = append(found, Finding{
-				Level: Fail, Text: fmt.Sprintf("%d training pods are in namespace %s, whose evictions nobody is asked about", outside[n.Name], n.Name),
+				Level: Fail, Text: fmt.Sprintf("namespace %s has %d training pods, and the eviction webhook does not cover it", n.Name, outside[n.Name]),
 				Do: fmt.Sprintf("kubectl label namespace %s %s=%s", n.Name, enabledKey, enabledValue),
 			})
 		}
 	}
 	if len(found) == 0 {
-		return []Finding{{Level: OK, Text: fmt.Sprintf("all %d training pods are in namespaces with %s=%s", len(s.trainers()), enabledKey, enabledValue)}}
+		return []Finding{{Level: OK, Text: fmt.Sprintf("all %d training pods are in namespaces with %s=%s", len(s.trainingPods()), enabledKey, enabledValue)}}
 	}
 	return found
 }
 
-// The flag by which Cluster Autoscaler cuts a pod's grace when it drains a node, and
-// its default (cluster-autoscaler/config/flags).
+// The flag that limits a pod's grace period when Cluster Autoscaler drains a node, and its
+// default in seconds (cluster-autoscaler/config/flags).
 const (
 	graceFlag    = "max-graceful-termination-sec"
 	graceDefault = 600
 )
 
-// grace compares what trainers need with what a drain gives them.
-func grace(s *Scene) []Finding {
-	if cannot := s.unread(s.CatalogueErr, s.NodesErr, s.PodsErr); cannot != nil {
+// grace compares the grace periods of training pods with the limit of a drain.
+func grace(s *Snapshot) []Finding {
+	if cannot := s.unreadable(s.CatalogueErr, s.NodesErr, s.PodsErr); cannot != nil {
 		return cannot
 	}
 	var most *corev1.Pod
-	for _, pod := range s.trainers() {
+	for _, pod := range s.trainingPods() {
 		if most == nil || graceOf(pod) > graceOf(most) {
 			most = pod
 		}
 	}
 	if most == nil {
-		return []Finding{{Level: OK, Text: "no training pod is there"}}
+		return []Finding{{Level: OK, Text: "no training pods"}}
 	}
 	limit, found := s.graceLimit()
-	source := "Cluster Autoscaler's --" + graceFlag
+	source := "--" + graceFlag + " of Cluster Autoscaler"
 	if !found {
-		source = "the default of --" + graceFlag + " (no Pod with --cloud-provider=externalgrpc was found)"
+		source = "default of --" + graceFlag + ", since no Pod has --cloud-provider=externalgrpc"
 	}
-	text := fmt.Sprintf("training pod %s/%s may take %d s to stop, a drain gives it %d s by %s", most.Namespace, most.Name, graceOf(most), limit, source)
+	text := fmt.Sprintf("training pod %s/%s has a grace period of %d s, and a drain grants at most %d s (%s)", most.Namespace, most.Name, graceOf(most), limit, source)
 	if graceOf(most) <= limit {
 		return []Finding{{Level: OK, Text: text}}
 	}
 	return []Finding{{
 		Level: Warn, Text: text,
-		Do: "a node is drained only once its trainers have acknowledged; to give more to what comes after, raise the flag",
+		Do: "raise --max-graceful-termination-sec if the pod needs that time after its last acknowledgement",
 	}}
 }
 
@@ -241,10 +242,11 @@ func graceOf(pod *corev1.Pod) int64 {
 	return *pod.Spec.TerminationGracePeriodSeconds
 }
 
-// graceLimit reads the flag off the Pod of the Cluster Autoscaler that calls us.
-func (s *Scene) graceLimit() (seconds int64, found bool) {
+// graceLimit reads the flag from the Pod of the Cluster Autoscaler with an external
+// provider. Without one it returns the default and found is false.
+func (s *Snapshot) graceLimit() (seconds int64, found bool) {
 	for n := range s.Pods {
-		words := calls(&s.Pods[n])
+		words := autoscalerCommand(&s.Pods[n])
 		if words == nil || s.Pods[n].Status.Phase == corev1.PodFailed {
 			continue
 		}
@@ -257,9 +259,9 @@ func (s *Scene) graceLimit() (seconds int64, found bool) {
 	return graceDefault, false
 }
 
-// calls is the command line by which a Pod runs a Cluster Autoscaler that calls an
-// external provider; nil for any other.
-func calls(pod *corev1.Pod) []string {
+// autoscalerCommand returns the command line of a Cluster Autoscaler with an external
+// provider; nil for any other Pod.
+func autoscalerCommand(pod *corev1.Pod) []string {
 	for _, c := range pod.Spec.Containers {
 		words := slices.Concat(c.Command, c.Args)
 		if value, _ := flagOf(words, "cloud-provider"); value == "externalgrpc" {
@@ -269,7 +271,7 @@ func calls(pod *corev1.Pod) []string {
 	return nil
 }
 
-// flagOf finds -name=value, --name=value, or the two as words of their own.
+// flagOf returns the value of -name=value, --name=value, -name value or --name value.
 func flagOf(words []string, name string) (value string, set bool) {
 	for n, word := range words {
 		flag, value, joined := strings.Cut(strings.TrimLeft(word, "-"), "=")
@@ -284,32 +286,32 @@ func flagOf(words []string, name string) (value string, set bool) {
 	return "", false
 }
 
-// evictDaemonSets is read off a DaemonSet's pods by Cluster Autoscaler
+// evictDaemonSets is an annotation on pods of a DaemonSet that Cluster Autoscaler reads
 // (cluster-autoscaler/utils/daemonset).
 const evictDaemonSets = "cluster-autoscaler.kubernetes.io/enable-ds-eviction"
 
-// daemonSets: one that carries the label of training pods has to do with
-// checkpoints, such as an uploader. A drain evicts it before it has finished.
-func daemonSets(s *Scene) (found []Finding) {
-	if cannot := s.unread(s.PodsErr); cannot != nil {
+// daemonSets checks DaemonSets whose pods match the selector of training pods, such as an
+// uploader of checkpoints: a drain evicts them before they finish.
+func daemonSets(s *Snapshot) (found []Finding) {
+	if cannot := s.unreadable(s.PodsErr); cannot != nil {
 		return cannot
 	}
-	told := map[string]bool{}
+	seen := map[string]bool{}
 	for _, pod := range s.Pods {
 		for _, owner := range pod.OwnerReferences {
 			name := pod.Namespace + "/" + owner.Name
-			if owner.Kind != "DaemonSet" || told[name] || !s.Selector.Matches(labels.Set(pod.Labels)) || pod.Annotations[evictDaemonSets] == "false" {
+			if owner.Kind != "DaemonSet" || seen[name] || !s.Selector.Matches(labels.Set(pod.Labels)) || pod.Annotations[evictDaemonSets] == "false" {
 				continue
 			}
-			told[name] = true
+			seen[name] = true
 			found = append(found, Finding{
-				Level: Warn, Text: fmt.Sprintf("DaemonSet %s carries the label of training pods, and a drain evicts its pods before the trainers' work is safe", name),
+				Level: Warn, Text: fmt.Sprintf("DaemonSet %s has the label of training pods, and a drain evicts its pods before the training pods have saved", name),
 				Do: fmt.Sprintf("annotate its pod template with %s: \"false\"", evictDaemonSets),
 			})
 		}
 	}
 	if len(found) == 0 {
-		return []Finding{{Level: OK, Text: "none that keeps checkpoints is evicted by a drain"}}
+		return []Finding{{Level: OK, Text: "no DaemonSet with the label of training pods is evicted by a drain"}}
 	}
 	return found
 }

@@ -1,7 +1,7 @@
-// Package doctor explains the state of GPU node groups to people: small named
-// checks on one reading of everything, each fine, a warning or a failure, with
-// what to do about it. It changes nothing and reads nothing itself: a Scene is what
-// the caller has found.
+// Package doctor diagnoses GPU node groups: small named checks on a snapshot of the
+// provider, the cloud, the cluster and Redis, each with a level, a text and a remedy.
+//
+// It reads and changes nothing itself; the caller collects the Snapshot.
 package doctor
 
 import (
@@ -16,48 +16,49 @@ import (
 	"gpu-node-provider/provider/report"
 )
 
-// Level is how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
-// The levels. Fail means that something does not work, or that a training can be lost.
+// Levels. Fail means that something does not work, or that training progress can be lost.
 const (
 	OK   Level = "ok"
 	Warn Level = "warn"
 	Fail Level = "fail"
 )
 
-// Finding is what a check has to say.
+// Finding is a result of a check.
 type Finding struct {
 	Check string `json:"check"`
 	Level Level  `json:"level"`
 	Text  string `json:"text"`
-	Do    string `json:"do,omitempty"` // a command, or a sentence
+	Do    string `json:"do,omitempty"` // remedy: a command or a sentence
 }
 
-// Scene is what was found at one moment. Each part has its own error, since one
-// that cannot be read must not hide the others.
-type Scene struct {
+// Snapshot is the state at one moment. Each part has its own error, so that a part that
+// cannot be read does not hide the others.
+type Snapshot struct {
 	Now time.Time
-	// Catalogue is the node group file, completed by the cloud where it is one. With
-	// an error it is the file alone, which does not say what the machines are.
+	// Catalogue is the node group file, completed by the cloud. With CatalogueErr it is
+	// the file alone, which may lack the capacity of groups.
 	Catalogue    *nodegroup.Catalogue
 	CatalogueErr error
-	// Selector is that of training pods.
+	// Selector selects training pods.
 	Selector labels.Selector
 	// HasCluster is false for a provider without a Kubernetes API.
 	HasCluster bool
-	// Evictions says whether the file has an address for the eviction webhook.
+	// Evictions reports whether the file sets server.webhookAddress.
 	Evictions bool
 
 	Provider report.Provider
-	// ProviderErr is why it does not answer, StandsBy why this one cannot.
+	// ProviderErr is the error of reading the report. StandsBy is the answer of a
+	// standby replica, which has no report.
 	ProviderErr error
 	StandsBy    string
 
 	Nodes    []corev1.Node
 	NodesErr error
 
-	Pods    []corev1.Pod // those that are Concerned
+	Pods    []corev1.Pod // those for which Concerned returns true
 	PodsErr error
 
 	Namespaces    []corev1.Namespace
@@ -66,21 +67,22 @@ type Scene struct {
 	Webhooks    []admissionv1.ValidatingWebhookConfiguration
 	WebhooksErr error
 
-	// RedisWarnings are about its settings; the error is why they are not all.
+	// RedisWarnings are about settings of Redis. With RedisWarningsErr they are incomplete.
 	RedisWarnings    []string
 	RedisWarningsErr error
 	RedisErr         error
 
-	// Conflicts are settings in the cloud that change the groups, as far as they could be read.
+	// Conflicts are settings in the cloud that change the groups. With ConflictsErr they
+	// are incomplete.
 	Conflicts    []cloud.Conflict
 	ConflictsErr error
 }
 
-// checks are in the order in which a person should look: what comes first keeps the
-// later ones from being right.
+// checks are in the order of diagnosis: a failed check can make the later ones
+// meaningless.
 var checks = []struct {
 	name string
-	run  func(*Scene) []Finding
+	run  func(*Snapshot) []Finding
 }{
 	{"provider", provider},
 	{"node-groups", nodeGroups},
@@ -97,8 +99,8 @@ var checks = []struct {
 	{"daemonsets", daemonSets},
 }
 
-// Examine runs all checks, in their order. Each has one finding at least.
-func Examine(s *Scene) []Finding {
+// Examine runs all checks in order. Each returns at least one finding.
+func Examine(s *Snapshot) []Finding {
 	var all []Finding
 	for _, c := range checks {
 		for _, f := range c.run(s) {
@@ -109,7 +111,7 @@ func Examine(s *Scene) []Finding {
 	return all
 }
 
-// Worst is the worst level among findings.
+// Worst returns the highest level of the findings.
 func Worst(findings []Finding) Level {
 	worst := OK
 	for _, f := range findings {

@@ -65,11 +65,11 @@ func autoscaler(command ...string) corev1.Pod {
 	}
 }
 
-// well is a scene in which everything is as it should be.
-func well(t *testing.T) *Scene {
+// healthy returns a snapshot without findings above OK.
+func healthy(t *testing.T) *Snapshot {
 	selector, err := labels.Parse(enabledKey + "=required")
 	require.NoError(t, err)
-	return &Scene{
+	return &Snapshot{
 		Now: now, Catalogue: catalogue(t, file), Selector: selector, HasCluster: true, Evictions: true,
 		Provider: report.Provider{Quotas: []report.Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Source: "L-DB2E81BA", Used: 3, Limit: 16, ReadAt: new(now.Add(-time.Minute))}}},
 		Nodes:    []corev1.Node{node("gpu-1", "t4", 1), node("cpu-1", "cpu", 0), node("other", "", 2)},
@@ -85,8 +85,8 @@ func well(t *testing.T) *Scene {
 	}
 }
 
-// say is all that is not fine, a line each.
-func say(s *Scene) string {
+// problems returns the findings above OK, one per line.
+func problems(s *Snapshot) string {
 	var lines []string
 	for _, f := range Examine(s) {
 		if f.Level != OK {
@@ -96,38 +96,38 @@ func say(s *Scene) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestNothingIsWrong(t *testing.T) {
-	s := well(t)
-	require.Empty(t, say(s))
+func TestHealthy(t *testing.T) {
+	s := healthy(t)
+	require.Empty(t, problems(s))
 	require.Equal(t, OK, Worst(Examine(s)))
-	said := map[string]string{}
+	texts := map[string]string{}
 	for _, f := range Examine(s) {
-		said[f.Check] = f.Text
+		texts[f.Check] = f.Text
 	}
-	require.Len(t, said, len(checks), "each has something to say")
-	require.Equal(t, "gpus: 3 of 16 nvidia.com/gpu used, limit by L-DB2E81BA, read 1m0s ago", said["quotas"])
-	require.Equal(t, "1 nodes show their GPUs", said["gpu-devices"])
+	require.Len(t, texts, len(checks), "every check has a finding")
+	require.Equal(t, "gpus: 3 of 16 nvidia.com/gpu used, limit from L-DB2E81BA, read 1m0s ago", texts["quotas"])
+	require.Equal(t, "nodes with allocatable GPUs: 1", texts["gpu-devices"])
 }
 
-// TestWhatIsWrong: one thing is, and one check says so.
-func TestWhatIsWrong(t *testing.T) {
+// TestFindings: each row breaks one part of a healthy snapshot.
+func TestFindings(t *testing.T) {
 	away := errors.New("it is away")
 	for name, row := range map[string]struct {
-		change func(s *Scene)
-		want   string // every line of what is said
+		change func(s *Snapshot)
+		want   string // all findings above OK
 	}{
 		"no provider": {
-			func(s *Scene) { s.ProviderErr = away },
-			"fail provider: it is away → start it, or say where it is by --address\n" +
-				"warn node-groups: not known without the provider that leads → \nwarn quotas: not known without the provider that leads → ",
+			func(s *Snapshot) { s.ProviderErr = away },
+			"fail provider: it is away → start the provider, or set --address\n" +
+				"warn node-groups: unknown without a report of the leader → \nwarn quotas: unknown without a report of the leader → ",
 		},
-		"a replica that stands by": {
-			func(s *Scene) { s.StandsBy = "ask p-1" },
-			"warn provider: ask p-1 → run doctor in that Pod for what only the leader knows\n" +
-				"warn node-groups: not known without the provider that leads → \nwarn quotas: not known without the provider that leads → ",
+		"standby replica": {
+			func(s *Snapshot) { s.StandsBy = "ask p-1" },
+			"warn provider: ask p-1 → run doctor in the Pod of the leader to check node groups and quotas\n" +
+				"warn node-groups: unknown without a report of the leader → \nwarn quotas: unknown without a report of the leader → ",
 		},
 		"group that is full": {
-			func(s *Scene) {
+			func(s *Snapshot) {
 				s.Provider.NodeGroups = []report.NodeGroup{
 					{ID: "t4", Target: 2, EffectiveMax: 2, MaxSize: 4, Limit: "quota gpus: 15 of 16 used"},
 					{ID: "at-its-maximum", Target: 4, EffectiveMax: 4, MaxSize: 4}, {ID: "retired", Target: 1, EffectiveMax: 1, MaxSize: 4, Retired: true},
@@ -135,88 +135,88 @@ func TestWhatIsWrong(t *testing.T) {
 			},
 			"warn node-groups: node group t4 cannot grow: quota gpus: 15 of 16 used → ",
 		},
-		"machines that are not known": {
-			func(s *Scene) { s.CatalogueErr = away },
-			"warn prices: not known: it is away → \nwarn gpu-devices: not known: it is away → \nwarn gpu-label: not known: it is away → \n" +
-				"warn namespaces: not known: it is away → \nwarn grace: not known: it is away → ",
+		"unknown capacity": {
+			func(s *Snapshot) { s.CatalogueErr = away },
+			"warn prices: unknown: it is away → \nwarn gpu-devices: unknown: it is away → \nwarn gpu-label: unknown: it is away → \n" +
+				"warn namespaces: unknown: it is away → \nwarn grace: unknown: it is away → ",
 		},
 		"file": {
-			func(s *Scene) { s.Provider.ReloadError = "no id" },
-			"fail provider: the node group file on disk is not in force: no id → correct the file; it is read again when it changes",
+			func(s *Snapshot) { s.Provider.ReloadError = "no id" },
+			"fail provider: the node group file on disk is rejected: no id → correct the file; the provider reloads it when it changes",
 		},
 		"group": {
-			func(s *Scene) { s.Provider.NodeGroups = []report.NodeGroup{{ID: "t4", Problem: "no such group"}} },
+			func(s *Snapshot) { s.Provider.NodeGroups = []report.NodeGroup{{ID: "t4", Problem: "no such group"}} },
 			"fail node-groups: node group t4 cannot be served: no such group → ",
 		},
 		"quota used up": {
-			func(s *Scene) { s.Provider.Quotas[0].Used = 16 },
-			"warn quotas: gpus: 16 of 16 nvidia.com/gpu used, limit by L-DB2E81BA, read 1m0s ago → it is used up and nothing grows: raise it where it comes from, or end machines",
+			func(s *Snapshot) { s.Provider.Quotas[0].Used = 16 },
+			"warn quotas: gpus: 16 of 16 nvidia.com/gpu used, limit from L-DB2E81BA, read 1m0s ago → raise the limit at its source, or delete nodes; until then its node groups cannot grow",
 		},
 		"quota not newer": {
-			func(s *Scene) { s.Provider.Quotas[0].Problem = "denied" },
-			"warn quotas: gpus: 3 of 16 nvidia.com/gpu used, limit by L-DB2E81BA, read 1m0s ago → these are the last known values, there are none newer: denied",
+			func(s *Snapshot) { s.Provider.Quotas[0].Problem = "denied" },
+			"warn quotas: gpus: 3 of 16 nvidia.com/gpu used, limit from L-DB2E81BA, read 1m0s ago → these are the last known values; the newest reading failed: denied",
 		},
 		"quota not read": {
-			func(s *Scene) { s.Provider.Quotas[0].Unknown, s.Provider.Quotas[0].Problem = true, "denied" },
-			"warn quotas: gpus: its limit has not been read from L-DB2E81BA yet and binds nobody: denied → ",
+			func(s *Snapshot) { s.Provider.Quotas[0].Unknown, s.Provider.Quotas[0].Problem = true, "denied" },
+			"warn quotas: gpus: the limit has not been read from L-DB2E81BA yet, and does not apply: denied → ",
 		},
 		"price": {
-			func(s *Scene) { s.Catalogue = catalogue(t, strings.Replace(file, ", hourlyPrice: 0.5", "", 1)) },
-			"warn prices: a rough price by their resources stands for these groups: t4 → write hourlyPrice in the node group file",
+			func(s *Snapshot) { s.Catalogue = catalogue(t, strings.Replace(file, ", hourlyPrice: 0.5", "", 1)) },
+			"warn prices: estimated from their resources for node groups: t4 → set hourlyPrice in the node group file",
 		},
 		"overrides": {
-			func(s *Scene) {
+			func(s *Snapshot) {
 				s.Catalogue = catalogue(t, strings.Replace(file, "hourlyPrice: 0.5", "hourlyPrice: 0.5, scaleDown: {gpuUtilizationThreshold: 0.7}", 1))
 			},
-			"warn overrides: scaleDown overrides make Cluster Autoscaler 1.35 and later take a booting GPU node for unready, and buy another: t4 → " +
-				"use Cluster Autoscaler's flags instead where you can",
+			"warn overrides: scaleDown overrides make Cluster Autoscaler 1.35 and later treat a booting GPU node as unready, and request another: t4 → " +
+				"use the flags of Cluster Autoscaler instead where possible",
 		},
-		"somebody else": {
-			func(s *Scene) {
+		"conflicting setting": {
+			func(s *Snapshot) {
 				s.Conflicts = []cloud.Conflict{{Group: "t4", What: "AZRebalance is on", Do: "suspend it"}}
 			},
 			"fail cloud: node group t4: AZRebalance is on → suspend it",
 		},
 		"cloud": {
-			func(s *Scene) { s.ConflictsErr = away },
-			"warn cloud: what else changes the groups is not known, or not all: it is away → ",
+			func(s *Snapshot) { s.ConflictsErr = away },
+			"warn cloud: failed to read all conflicting settings: it is away → ",
 		},
-		"a part of the cloud": {
-			func(s *Scene) {
+		"part of the cloud": {
+			func(s *Snapshot) {
 				s.ConflictsErr, s.Conflicts = away, []cloud.Conflict{{Group: "t4", What: "AZRebalance is on", Do: "suspend it"}}
 			},
-			"warn cloud: what else changes the groups is not known, or not all: it is away → \nfail cloud: node group t4: AZRebalance is on → suspend it",
+			"warn cloud: failed to read all conflicting settings: it is away → \nfail cloud: node group t4: AZRebalance is on → suspend it",
 		},
 		"no device": {
-			func(s *Scene) { s.Nodes[0] = node("gpu-1", "t4", 0) },
-			"fail gpu-devices: node gpu-1 shows no nvidia.com/gpu, after 1h0m0s → look at the device plugin's Pod on it, and at the driver",
+			func(s *Snapshot) { s.Nodes[0] = node("gpu-1", "t4", 0) },
+			"fail gpu-devices: node gpu-1 has no allocatable nvidia.com/gpu, after 1h0m0s → check the device plugin's Pod on the node, and the GPU driver",
 		},
 		"no device yet": {
-			func(s *Scene) {
+			func(s *Snapshot) {
 				s.Nodes[0] = node("gpu-1", "t4", 0)
 				s.Nodes[0].CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
 			},
-			"warn gpu-devices: node gpu-1 shows no nvidia.com/gpu yet, after 1m0s → ",
+			"warn gpu-devices: node gpu-1 has no allocatable nvidia.com/gpu yet, after 1m0s → ",
 		},
 		"label": { // case E-02
-			func(s *Scene) { s.Nodes[2] = node("other", "", 0) },
-			"fail gpu-label: node other is in no group, carries the label accelerator, and shows no GPU: meanwhile Cluster Autoscaler stops all scale-up → " +
+			func(s *Snapshot) { s.Nodes[2] = node("other", "", 0) },
+			"fail gpu-label: node other is in no node group and has the label accelerator but no GPU, so Cluster Autoscaler stops all scale-up → " +
 				"kubectl label node other accelerator-",
 		},
-		"label of a group that is no more": {
-			func(s *Scene) { s.Nodes[2] = node("other", "gone", 0) }, // the server calls it foreign, too
-			"fail gpu-label: node other is in no group, carries the label accelerator, and shows no GPU: meanwhile Cluster Autoscaler stops all scale-up → " +
+		"label of a deleted group": {
+			func(s *Snapshot) { s.Nodes[2] = node("other", "gone", 0) }, // the server calls it foreign, too
+			"fail gpu-label: node other is in no node group and has the label accelerator but no GPU, so Cluster Autoscaler stops all scale-up → " +
 				"kubectl label node other accelerator-",
 		},
 		"label of a node that boots": {
-			func(s *Scene) {
+			func(s *Snapshot) {
 				s.Nodes[2] = node("other", "", 0)
 				s.Nodes[2].CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
 			},
-			"warn gpu-label: node other is in no group, carries the label accelerator, and shows no GPU: meanwhile Cluster Autoscaler stops all scale-up → wait, if it is booting",
+			"warn gpu-label: node other is in no node group and has the label accelerator but no GPU, so Cluster Autoscaler stops all scale-up → wait if the node is still booting",
 		},
 		"label of ours before it is labelled": {
-			func(s *Scene) {
+			func(s *Snapshot) {
 				s.Nodes[2] = node("other", "", 0)
 				s.Nodes[2].Spec.ProviderID = "simulated:///t4/i-1"
 				s.Provider.NodeGroups = []report.NodeGroup{{ID: "t4", Instances: []report.Instance{{ID: "simulated:///t4/i-1"}}, MaxSize: 1, EffectiveMax: 1}}
@@ -224,87 +224,87 @@ func TestWhatIsWrong(t *testing.T) {
 			"",
 		},
 		"Redis": {
-			func(s *Scene) { s.RedisErr = away },
-			"fail redis: it is away → until it answers, no node with a training pod goes",
+			func(s *Snapshot) { s.RedisErr = away },
+			"fail redis: it is away → nodes with training pods stay held until Redis answers",
 		},
 		"Redis evicts": {
-			func(s *Scene) { s.RedisWarnings = []string{"maxmemory-policy is allkeys-lru"} },
+			func(s *Snapshot) { s.RedisWarnings = []string{"maxmemory-policy is allkeys-lru"} },
 			"warn redis: maxmemory-policy is allkeys-lru → ",
 		},
-		"Redis does not say": {
-			func(s *Scene) { s.RedisWarningsErr = away },
-			"warn redis: whether it evicts acknowledgements is not known: it is away → look yourself: maxmemory-policy has to be noeviction",
+		"Redis denies INFO": {
+			func(s *Snapshot) { s.RedisWarningsErr = away },
+			"warn redis: unknown whether Redis evicts acknowledgements: it is away → check that maxmemory-policy is noeviction",
 		},
 		"no webhook": {
-			func(s *Scene) { s.Webhooks = nil },
-			"warn webhook: no webhook is asked about evictions: kubectl drain ends trainers that have not saved → apply deploy/manifests/eviction-webhook.yaml",
+			func(s *Snapshot) { s.Webhooks = nil },
+			"warn webhook: no eviction webhook: kubectl drain evicts training pods that have not saved → apply deploy/manifests/eviction-webhook.yaml",
 		},
 		"webhook without a CA": {
-			func(s *Scene) { s.Webhooks[0].Webhooks[0].ClientConfig.CABundle = nil },
-			"fail webhook: the webhook evictions.gpu-node-provider.io has no caBundle: no pod can be evicted in the namespaces of trainers → " +
-				"put ca.crt of `gpu-node-provider certs` into it, or have cert-manager do so",
+			func(s *Snapshot) { s.Webhooks[0].Webhooks[0].ClientConfig.CABundle = nil },
+			"fail webhook: webhook evictions.gpu-node-provider.io has no caBundle, so every eviction in its namespaces fails → " +
+				"set it to ca.crt of `gpu-node-provider certs`, or let cert-manager inject it",
 		},
-		"webhook that nobody answers": {
-			func(s *Scene) { s.Evictions = false },
-			"fail webhook: the webhook evictions.gpu-node-provider.io is called and nobody listens, the node group file has no server.webhookAddress: " +
-				"no pod can be evicted in the namespaces of trainers → write server.webhookAddress, or delete the webhook",
+		"webhook without a listener": {
+			func(s *Snapshot) { s.Evictions = false },
+			"fail webhook: webhook evictions.gpu-node-provider.io has no listener without server.webhookAddress in the node group file, " +
+				"so every eviction in its namespaces fails → set server.webhookAddress, or delete the webhook",
 		},
-		"webhook that lets pass": {
-			func(s *Scene) { s.Webhooks[0].Webhooks[0].FailurePolicy = new(admissionv1.Ignore) },
-			"warn webhook: the webhook evictions.gpu-node-provider.io has failurePolicy Ignore: trainers are evicted while no replica answers → set failurePolicy: Fail",
+		"webhook that ignores failures": {
+			func(s *Snapshot) { s.Webhooks[0].Webhooks[0].FailurePolicy = new(admissionv1.Ignore) },
+			"warn webhook: webhook evictions.gpu-node-provider.io has failurePolicy Ignore, so training pods are evicted while no replica answers → set failurePolicy: Fail",
 		},
 		"namespace": {
-			func(s *Scene) { s.Namespaces[0].Labels = nil },
-			"fail namespaces: 2 training pods are in namespace ai-train, whose evictions nobody is asked about → kubectl label namespace ai-train gpu-node-provider.io/checkpoint=enabled",
+			func(s *Snapshot) { s.Namespaces[0].Labels = nil },
+			"fail namespaces: namespace ai-train has 2 training pods, and the eviction webhook does not cover it → kubectl label namespace ai-train gpu-node-provider.io/checkpoint=enabled",
 		},
 		"grace": { // case F-07
-			func(s *Scene) { s.Pods[1] = trainer("b", 3600) },
-			"warn grace: training pod ai-train/b may take 3600 s to stop, a drain gives it 600 s by Cluster Autoscaler's --max-graceful-termination-sec → " +
-				"a node is drained only once its trainers have acknowledged; to give more to what comes after, raise the flag",
+			func(s *Snapshot) { s.Pods[1] = trainer("b", 3600) },
+			"warn grace: training pod ai-train/b has a grace period of 3600 s, and a drain grants at most 600 s (--max-graceful-termination-sec of Cluster Autoscaler) → " +
+				"raise --max-graceful-termination-sec if the pod needs that time after its last acknowledgement",
 		},
-		"grace of a trainer that is over": {
-			func(s *Scene) {
+		"grace of a failed trainer": {
+			func(s *Snapshot) {
 				s.Pods[1] = trainer("b", 3600)
 				s.Pods[1].Status.Phase = corev1.PodFailed
 			},
 			"",
 		},
 		"grace by the autoscaler that runs": {
-			func(s *Scene) {
+			func(s *Snapshot) {
 				s.Pods[1] = trainer("b", 3600)
 				failed := autoscaler("ca", "--cloud-provider=externalgrpc", "--max-graceful-termination-sec=7200")
 				failed.Status.Phase = corev1.PodFailed
 				s.Pods = append([]corev1.Pod{failed}, s.Pods...)
 			},
-			"warn grace: training pod ai-train/b may take 3600 s to stop, a drain gives it 600 s by Cluster Autoscaler's --max-graceful-termination-sec → " +
-				"a node is drained only once its trainers have acknowledged; to give more to what comes after, raise the flag",
+			"warn grace: training pod ai-train/b has a grace period of 3600 s, and a drain grants at most 600 s (--max-graceful-termination-sec of Cluster Autoscaler) → " +
+				"raise --max-graceful-termination-sec if the pod needs that time after its last acknowledgement",
 		},
 		"grace of a longer flag": {
-			func(s *Scene) {
+			func(s *Snapshot) {
 				s.Pods[1] = trainer("b", 3600)
 				s.Pods[2] = autoscaler("sh", "--cloud-provider", "externalgrpc", "--max-graceful-termination-sec=3600")
 			},
 			"",
 		},
 		"grace without an autoscaler": {
-			func(s *Scene) {
+			func(s *Snapshot) {
 				s.Pods[1] = trainer("b", 3600)
 				s.Pods[2] = autoscaler("ca", "--cloud-provider=aws", "--max-graceful-termination-sec=7200")
 			},
-			"warn grace: training pod ai-train/b may take 3600 s to stop, a drain gives it 600 s by the default of --max-graceful-termination-sec " +
-				"(no Pod with --cloud-provider=externalgrpc was found) → a node is drained only once its trainers have acknowledged; to give more to what comes after, raise the flag",
+			"warn grace: training pod ai-train/b has a grace period of 3600 s, and a drain grants at most 600 s (default of --max-graceful-termination-sec, " +
+				"since no Pod has --cloud-provider=externalgrpc) → raise --max-graceful-termination-sec if the pod needs that time after its last acknowledgement",
 		},
 		"daemonset": { // case F-11
-			func(s *Scene) {
+			func(s *Snapshot) {
 				uploader := trainer("uploader-x", 30)
 				uploader.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "uploader", Controller: new(true)}}
 				s.Pods = append(s.Pods, uploader, uploader)
 			},
-			"warn daemonsets: DaemonSet ai-train/uploader carries the label of training pods, and a drain evicts its pods before the trainers' work is safe → " +
+			"warn daemonsets: DaemonSet ai-train/uploader has the label of training pods, and a drain evicts its pods before the training pods have saved → " +
 				`annotate its pod template with cluster-autoscaler.kubernetes.io/enable-ds-eviction: "false"`,
 		},
 		"daemonset that stays": {
-			func(s *Scene) {
+			func(s *Snapshot) {
 				uploader := trainer("uploader-x", 30)
 				uploader.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "uploader", Controller: new(true)}}
 				uploader.Annotations = map[string]string{evictDaemonSets: "false"}
@@ -312,29 +312,29 @@ func TestWhatIsWrong(t *testing.T) {
 			},
 			"",
 		},
-		"nothing may be read": {
-			func(s *Scene) { s.NodesErr, s.PodsErr, s.NamespacesErr, s.WebhooksErr = away, away, away, away },
-			"warn gpu-devices: not known: it is away → \nwarn gpu-label: not known: it is away → \nwarn webhook: not known: it is away → \n" +
-				"warn namespaces: not known: it is away → \nwarn grace: not known: it is away → \nwarn daemonsets: not known: it is away → ",
+		"nothing is readable": {
+			func(s *Snapshot) { s.NodesErr, s.PodsErr, s.NamespacesErr, s.WebhooksErr = away, away, away, away },
+			"warn gpu-devices: unknown: it is away → \nwarn gpu-label: unknown: it is away → \nwarn webhook: unknown: it is away → \n" +
+				"warn namespaces: unknown: it is away → \nwarn grace: unknown: it is away → \nwarn daemonsets: unknown: it is away → ",
 		},
 		"no cluster": {
-			func(s *Scene) {
-				*s = Scene{Now: now, Catalogue: s.Catalogue, Selector: s.Selector, Provider: s.Provider}
+			func(s *Snapshot) {
+				*s = Snapshot{Now: now, Catalogue: s.Catalogue, Selector: s.Selector, Provider: s.Provider}
 			},
 			"",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := well(t)
+			s := healthy(t)
 			row.change(s)
-			require.Equal(t, row.want, say(s))
+			require.Equal(t, row.want, problems(s))
 			require.Equal(t, strings.Contains(row.want, "fail "), Worst(Examine(s)) == Fail)
 		})
 	}
 }
 
 func TestConcerned(t *testing.T) {
-	s := well(t)
+	s := healthy(t)
 	stranger := corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Command: []string{"sleep", "--cloud-provider"}}}}}
 	require.False(t, Concerned(&stranger, s.Selector))
 	for n := range s.Pods {

@@ -9,30 +9,31 @@ import (
 	"gpu-node-provider/provider/report"
 )
 
-// provider: is there one, and does it serve what the file says.
-func provider(s *Scene) []Finding {
+// provider checks that the provider answers and uses the file on disk.
+func provider(s *Snapshot) []Finding {
 	switch {
 	case s.StandsBy != "":
-		return []Finding{{Level: Warn, Text: s.StandsBy, Do: "run doctor in that Pod for what only the leader knows"}}
+		return []Finding{{Level: Warn, Text: s.StandsBy, Do: "run doctor in the Pod of the leader to check node groups and quotas"}}
 	case s.ProviderErr != nil:
-		return []Finding{{Level: Fail, Text: s.ProviderErr.Error(), Do: "start it, or say where it is by --address"}}
+		return []Finding{{Level: Fail, Text: s.ProviderErr.Error(), Do: "start the provider, or set --address"}}
 	case s.Provider.ReloadError != "":
-		return []Finding{{Level: Fail, Text: "the node group file on disk is not in force: " + s.Provider.ReloadError, Do: "correct the file; it is read again when it changes"}}
+		return []Finding{{Level: Fail, Text: "the node group file on disk is rejected: " + s.Provider.ReloadError, Do: "correct the file; the provider reloads it when it changes"}}
 	default:
-		return []Finding{{Level: OK, Text: "it answers, and its file is in force"}}
+		return []Finding{{Level: OK, Text: "the provider answers, and uses the file on disk"}}
 	}
 }
 
-// unheard is the finding of a check that needs the leader's own words.
-func (s *Scene) unheard() []Finding {
+// withoutReport returns the finding of a check that needs the leader's report, when there
+// is none.
+func (s *Snapshot) withoutReport() []Finding {
 	if s.StandsBy != "" || s.ProviderErr != nil {
-		return []Finding{{Level: Warn, Text: "not known without the provider that leads"}}
+		return []Finding{{Level: Warn, Text: "unknown without a report of the leader"}}
 	}
 	return nil
 }
 
-func nodeGroups(s *Scene) (found []Finding) {
-	if cannot := s.unheard(); cannot != nil {
+func nodeGroups(s *Snapshot) (found []Finding) {
+	if cannot := s.withoutReport(); cannot != nil {
 		return cannot
 	}
 	for _, g := range s.Provider.NodeGroups {
@@ -44,48 +45,49 @@ func nodeGroups(s *Scene) (found []Finding) {
 		}
 	}
 	if len(found) == 0 {
-		return []Finding{{Level: OK, Text: "all can be served, and grow up to their maximum"}}
+		return []Finding{{Level: OK, Text: "all are served, and can grow to their maximum"}}
 	}
 	return found
 }
 
-// quotas tells of each its limit, its use, where they come from, and how old they are.
-func quotas(s *Scene) (found []Finding) {
-	if cannot := s.unheard(); cannot != nil {
+// quotas reports the limit and use of each quota, with source and age.
+func quotas(s *Snapshot) (found []Finding) {
+	if cannot := s.withoutReport(); cannot != nil {
 		return cannot
 	}
 	for _, q := range s.Provider.Quotas {
 		found = append(found, quota(q, s.Now))
 	}
 	if len(found) == 0 {
-		return []Finding{{Level: OK, Text: "the file has none"}}
+		return []Finding{{Level: OK, Text: "the file has no quotas"}}
 	}
 	return found
 }
 
 func quota(q report.Quota, now time.Time) Finding {
 	if q.Unknown {
-		return Finding{Level: Warn, Text: fmt.Sprintf("%s: its limit has not been read from %s yet and binds nobody: %s", q.Name, q.Source, q.Problem)}
+		return Finding{Level: Warn, Text: fmt.Sprintf("%s: the limit has not been read from %s yet, and does not apply: %s", q.Name, q.Source, q.Problem)}
 	}
-	f := Finding{Level: OK, Text: fmt.Sprintf("%s: %s of %s %s used, limit by %s", q.Name, number(q.Used), number(q.Limit), q.Resource, q.Source)}
+	f := Finding{Level: OK, Text: fmt.Sprintf("%s: %s of %s %s used, limit from %s", q.Name, number(q.Used), number(q.Limit), q.Resource, q.Source)}
 	if q.ReadAt != nil {
 		f.Text += fmt.Sprintf(", read %s ago", max(0, now.Sub(*q.ReadAt)).Round(time.Second))
 	}
 	if q.Used >= q.Limit {
-		f.Level, f.Do = Warn, "it is used up and nothing grows: raise it where it comes from, or end machines"
+		f.Level, f.Do = Warn, "raise the limit at its source, or delete nodes; until then its node groups cannot grow"
 	}
 	if q.Problem != "" {
-		f.Level, f.Do = Warn, "these are the last known values, there are none newer: "+q.Problem
+		f.Level, f.Do = Warn, "these are the last known values; the newest reading failed: "+q.Problem
 	}
 	return f
 }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
-// prices: Cluster Autoscaler's expander price compares groups by them, and so do budgets in dollars.
-func prices(s *Scene) []Finding {
+// prices checks that groups have a price: the expander `price` of Cluster Autoscaler and
+// quotas on usd-per-hour need it.
+func prices(s *Snapshot) []Finding {
 	if s.CatalogueErr != nil {
-		return []Finding{{Level: Warn, Text: "not known: " + s.CatalogueErr.Error()}}
+		return []Finding{{Level: Warn, Text: "unknown: " + s.CatalogueErr.Error()}}
 	}
 	var without []string
 	for _, g := range s.Catalogue.All() {
@@ -94,16 +96,17 @@ func prices(s *Scene) []Finding {
 		}
 	}
 	if len(without) == 0 {
-		return []Finding{{Level: OK, Text: "all groups have one"}}
+		return []Finding{{Level: OK, Text: "all node groups have a price"}}
 	}
 	return []Finding{{
-		Level: Warn, Text: "a rough price by their resources stands for these groups: " + strings.Join(without, ", "),
-		Do: "write hourlyPrice in the node group file",
+		Level: Warn, Text: "estimated from their resources for node groups: " + strings.Join(without, ", "),
+		Do: "set hourlyPrice in the node group file",
 	}}
 }
 
-// overrides cost a field that the answer to NodeGroupGetOptions does not have.
-func overrides(s *Scene) []Finding {
+// overrides warns of scaleDown overrides: the answer to NodeGroupGetOptions has no field for
+// the time that a node may take to start, so Cluster Autoscaler 1.35 and later reads zero.
+func overrides(s *Snapshot) []Finding {
 	var with []string
 	for _, g := range s.Catalogue.All() {
 		if _, some := g.Overrides(); some {
@@ -111,45 +114,46 @@ func overrides(s *Scene) []Finding {
 		}
 	}
 	if len(with) == 0 {
-		return []Finding{{Level: OK, Text: "no group has scaleDown overrides"}}
+		return []Finding{{Level: OK, Text: "no node group has scaleDown overrides"}}
 	}
 	return []Finding{{
-		Level: Warn, Text: "scaleDown overrides make Cluster Autoscaler 1.35 and later take a booting GPU node for unready, and buy another: " + strings.Join(with, ", "),
-		Do: "use Cluster Autoscaler's flags instead where you can",
+		Level: Warn, Text: "scaleDown overrides make Cluster Autoscaler 1.35 and later treat a booting GPU node as unready, and request another: " + strings.Join(with, ", "),
+		Do: "use the flags of Cluster Autoscaler instead where possible",
 	}}
 }
 
-// conflicts fails for every setting by which something else changes a group's size or ends its machines.
-func conflicts(s *Scene) (found []Finding) {
+// conflicts checks for settings in the cloud that change a group's size or terminate its
+// instances.
+func conflicts(s *Snapshot) (found []Finding) {
 	if s.ConflictsErr != nil {
-		found = append(found, Finding{Level: Warn, Text: "what else changes the groups is not known, or not all: " + s.ConflictsErr.Error()})
+		found = append(found, Finding{Level: Warn, Text: "failed to read all conflicting settings: " + s.ConflictsErr.Error()})
 	}
 	for _, m := range s.Conflicts {
 		found = append(found, Finding{Level: Fail, Text: fmt.Sprintf("node group %s: %s", m.Group, m.What), Do: m.Do})
 	}
 	if len(found) == 0 {
-		return []Finding{{Level: OK, Text: "nothing else changes the groups"}}
+		return []Finding{{Level: OK, Text: "no conflicting setting in the cloud"}}
 	}
 	return found
 }
 
-func redis(s *Scene) (found []Finding) {
+func redis(s *Snapshot) (found []Finding) {
 	if !s.HasCluster {
 		return []Finding{{Level: OK, Text: "not needed without a Kubernetes API"}}
 	}
 	if s.RedisErr != nil {
-		return []Finding{{Level: Fail, Text: s.RedisErr.Error(), Do: "until it answers, no node with a training pod goes"}}
+		return []Finding{{Level: Fail, Text: s.RedisErr.Error(), Do: "nodes with training pods stay held until Redis answers"}}
 	}
 	for _, warning := range s.RedisWarnings {
 		found = append(found, Finding{Level: Warn, Text: warning})
 	}
 	if s.RedisWarningsErr != nil {
 		found = append(found, Finding{
-			Level: Warn, Text: "whether it evicts acknowledgements is not known: " + s.RedisWarningsErr.Error(), Do: "look yourself: maxmemory-policy has to be noeviction",
+			Level: Warn, Text: "unknown whether Redis evicts acknowledgements: " + s.RedisWarningsErr.Error(), Do: "check that maxmemory-policy is noeviction",
 		})
 	}
 	if len(found) == 0 {
-		return []Finding{{Level: OK, Text: "it answers, and evicts nothing"}}
+		return []Finding{{Level: OK, Text: "Redis answers, and evicts no acknowledgements"}}
 	}
 	return found
 }
