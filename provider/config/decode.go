@@ -49,15 +49,15 @@ func (d *decoder) decode(root *yaml.Node, c *Config) bool {
 // decode.
 func (d *decoder) merge(found *problems) {
 	for _, f := range found.found {
-		if !d.touched(f.Field) && !slices.ContainsFunc(f.causes, d.touched) {
+		if !d.affected(f.Field) && !slices.ContainsFunc(f.causes, d.affected) {
 			d.addAt(f.Field, d.line(f.Field), "%s", f.Message)
 		}
 	}
 	d.extra += found.extra
 }
 
-// touched reports whether the field, a part of it, or a field around it did not decode.
-func (d *decoder) touched(field string) bool {
+// affected reports whether the field, a part of it, or a field around it did not decode.
+func (d *decoder) affected(field string) bool {
 	return slices.ContainsFunc(d.broken, func(path string) bool { return within(field, path) || within(path, field) })
 }
 
@@ -84,15 +84,15 @@ func (d *decoder) mismatch(path, format string, args ...any) {
 	d.addAt(path, d.lines[path], format, args...)
 }
 
-// spend counts a value. It returns false once maxValues is exceeded.
-func (d *decoder) spend() bool {
+// countValue counts a value. It returns false once maxValues is exceeded.
+func (d *decoder) countValue() bool {
 	d.values++
 	return d.values <= maxValues
 }
 
 func (d *decoder) value(n *yaml.Node, path string, v reflect.Value) {
 	n = target(n)
-	if !d.spend() {
+	if !d.countValue() {
 		return
 	}
 	if isNull(n) {
@@ -143,7 +143,7 @@ func (d *decoder) structure(n *yaml.Node, path string, v reflect.Value) {
 		name := e.key.Value
 		index, known := fields[name]
 		if !known {
-			d.addAt(child(name), e.key.Line, "unknown key; %s", advice{name, fields})
+			d.addAt(child(name), e.key.Line, "unknown key; %s", suggestion{name, fields})
 			continue
 		}
 		d.lines[child(name)] = e.key.Line
@@ -197,7 +197,7 @@ type entry struct{ key, value *yaml.Node }
 func (d *decoder) entries(n *yaml.Node, child func(string) string) []entry {
 	var own, merged []entry
 	seen := map[string]int{}
-	for i := 0; i+1 < len(n.Content) && d.spend(); i += 2 {
+	for i := 0; i+1 < len(n.Content) && d.countValue(); i += 2 {
 		k, v := target(n.Content[i]), n.Content[i+1]
 		switch line, twice := seen[k.Value]; {
 		case k.Kind != yaml.ScalarNode:
@@ -213,7 +213,7 @@ func (d *decoder) entries(n *yaml.Node, child func(string) string) []entry {
 		}
 	}
 	for _, e := range merged {
-		if _, set := seen[e.key.Value]; !set && d.spend() {
+		if _, set := seen[e.key.Value]; !set && d.countValue() {
 			seen[e.key.Value] = e.key.Line
 			own = append(own, e)
 		}
@@ -225,7 +225,7 @@ func (d *decoder) entries(n *yaml.Node, child func(string) string) []entry {
 func (d *decoder) merged(n *yaml.Node, child func(string) string) []entry {
 	n = target(n)
 	switch {
-	case !d.spend():
+	case !d.countValue():
 		return nil
 	case n.Kind == yaml.MappingNode:
 		return d.entries(n, child)
@@ -274,14 +274,14 @@ func fresh(t reflect.Type) reflect.Value {
 	return v.Elem()
 }
 
-// advice suggests a key for an unknown one. It is a Stringer so that the distances
+// suggestion names a likely key for an unknown one. It is a Stringer so that the distances
 // are computed only for problems that fit the report.
-type advice struct {
+type suggestion struct {
 	name   string
 	fields map[string]int
 }
 
-func (a advice) String() string {
+func (a suggestion) String() string {
 	names := slices.Sorted(maps.Keys(a.fields))
 	closest := slices.MinFunc(names, func(x, y string) int { return cmp.Compare(distance(a.name, x), distance(a.name, y)) })
 	if off := distance(a.name, closest); off <= 2 && 2*off < len(a.name) {

@@ -134,7 +134,7 @@ func TestAdviceForUnknownKeys(t *testing.T) {
 		"d": all, "dbs": "did you mean db?", "tl": all, "tsl": all, "": all, "größe": all,
 		strings.Repeat("address", 10): all,
 	} {
-		assert.Equal(t, want, advice{name, fields}.String(), name)
+		assert.Equal(t, want, suggestion{name, fields}.String(), name)
 	}
 }
 

@@ -30,8 +30,8 @@ func isExtendedResource(s string) bool {
 // hugePages matches resources such as hugepages-2Mi.
 var hugePages = regexp.MustCompile(`^hugepages-[0-9]+[KMG]i$`)
 
-// word reports a field that is empty, or whose text is not what describes.
-func (v validator) word(field, text string, good bool, what, help string) {
+// expect reports a field that is empty, or whose text is not what describes.
+func (v validator) expect(field, text string, good bool, what, help string) {
 	switch {
 	case good:
 	case text == "":
@@ -81,6 +81,6 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 }
 
 func (v validator) launchCode(code string) {
-	v.word("cloud.simulated.launchErrors.code", code, slices.Contains(launchCodes, code),
+	v.expect("cloud.simulated.launchErrors.code", code, slices.Contains(launchCodes, code),
 		"a launch error code", "write one of "+strings.Join(launchCodes, ", "))
 }

@@ -20,7 +20,7 @@ func (c *Config) Marshal() ([]byte, error) {
 	if err := yaml.Unmarshal(data, &doc); err != nil {
 		return nil, err
 	}
-	relax(&doc)
+	blockStyle(&doc)
 	var out bytes.Buffer
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
@@ -38,12 +38,12 @@ var (
 	oldBool = regexp.MustCompile(`^(?i:y|yes|n|no|on|off)$`)
 )
 
-// relax replaces the flow style and quotes of JSON with block style.
-func relax(n *yaml.Node) {
+// blockStyle replaces the flow style and quotes of JSON with block style.
+func blockStyle(n *yaml.Node) {
 	if n.Kind != yaml.ScalarNode || simple.MatchString(n.Value) && !oldBool.MatchString(n.Value) {
 		n.Style = 0
 	}
 	for _, child := range n.Content {
-		relax(child)
+		blockStyle(child)
 	}
 }

@@ -11,7 +11,7 @@ import (
 // RestartNeeded returns the changes from c to next in fields that are read only at
 // start-up, each as "path: old → new". A reload rejects next when there are any.
 func (c *Config) RestartNeeded(next *Config) []string {
-	before, after := c.fixed(), next.fixed()
+	before, after := c.startupValues(), next.startupValues()
 	all := maps.Clone(before)
 	maps.Copy(all, after)
 	var changes []string
@@ -30,9 +30,9 @@ func orUnset(value string) string {
 	return value
 }
 
-// fixed returns the values that are read only at start-up, by field path: sockets,
+// startupValues returns the values that are read only at start-up, by field path: sockets,
 // clients, caches in Cluster Autoscaler and records in Redis depend on them.
-func (c *Config) fixed() map[string]string {
+func (c *Config) startupValues() map[string]string {
 	values := map[string]string{}
 	flatten("server", c.Server, values)
 	flatten("kubernetes", c.Kubernetes, values)

@@ -43,19 +43,19 @@ func (c *Config) problems() *problems {
 }
 
 func (v validator) header() {
-	v.word("apiVersion", v.c.APIVersion, v.c.APIVersion == APIVersion, "a supported version", "write "+APIVersion)
-	v.word("kind", v.c.Kind, v.c.Kind == Kind, "a supported kind", "write "+Kind)
+	v.expect("apiVersion", v.c.APIVersion, v.c.APIVersion == APIVersion, "a supported version", "write "+APIVersion)
+	v.expect("kind", v.c.Kind, v.c.Kind == Kind, "a supported kind", "write "+Kind)
 }
 
 func (v validator) server() {
 	s := v.c.Server
-	v.listens("server.address", s.Address)
-	v.listens("server.httpAddress", s.HTTPAddress)
+	v.listenAddress("server.address", s.Address)
+	v.listenAddress("server.httpAddress", s.HTTPAddress)
 	if s.TLS != nil {
 		v.serverTLS(s.TLS)
 	}
 	if s.WebhookAddress != "" {
-		v.listens("server.webhookAddress", s.WebhookAddress)
+		v.listenAddress("server.webhookAddress", s.WebhookAddress)
 		if s.TLS == nil {
 			v.add("server.webhookAddress", "needs server.tls, since the API server calls webhooks over TLS only; set it, or remove the address")
 		}
@@ -129,17 +129,17 @@ func loopback(host string) bool {
 }
 
 // exposed reports whether other machines can reach the address. It returns false for
-// a malformed address, which listens reports.
+// a malformed address, which listenAddress reports.
 func exposed(address string) bool {
 	host, _, ok := hostPort(address)
 	return ok && !loopback(host)
 }
 
-// listens checks a listen address. An empty host means all interfaces, and port 0 any
+// listenAddress checks a listen address. An empty host means all interfaces, and port 0 any
 // free port.
-func (v validator) listens(field, address string) {
+func (v validator) listenAddress(field, address string) {
 	_, _, ok := hostPort(address)
-	v.word(field, address, ok, "host:port with a port up to 65535", "write an address such as 127.0.0.1:8086")
+	v.expect(field, address, ok, "host:port with a port up to 65535", "write an address such as 127.0.0.1:8086")
 }
 
 func hostPort(address string) (host string, port uint64, ok bool) {
@@ -164,7 +164,7 @@ func (v validator) kubernetes() {
 		}
 		return
 	}
-	v.word("kubernetes.namespace", k.Namespace, isDNSLabel(k.Namespace), "the name of a namespace", dnsLabelHelp)
+	v.expect("kubernetes.namespace", k.Namespace, isDNSLabel(k.Namespace), "the name of a namespace", dnsLabelHelp)
 }
 
 // onAWS and onSimulated are both false while the file names no cloud or both, so that
@@ -189,13 +189,13 @@ func (v validator) cloud() {
 var awsRegion = regexp.MustCompile(`^[a-z]{2,}(-[a-z]+)+-[0-9]+$`)
 
 func (v validator) aws(a *AWS) {
-	v.word("cloud.aws.region", a.Region, awsRegion.MatchString(a.Region), "a region", "write one such as eu-west-1")
+	v.expect("cloud.aws.region", a.Region, awsRegion.MatchString(a.Region), "a region", "write one such as eu-west-1")
 	if a.Endpoint != "" && !isHTTP(a.Endpoint) {
 		v.add("cloud.aws.endpoint", "%s is not a URL; write one such as http://127.0.0.1:5000, or remove it to use AWS itself", show(a.Endpoint))
 	}
 	v.positive("cloud.aws.refreshInterval", a.RefreshInterval)
 	p := a.ScaleInProtection
-	v.word("cloud.aws.scaleInProtection", string(p), p == ScaleInManage || p == ScaleInRequire || p == ScaleInIgnore,
+	v.expect("cloud.aws.scaleInProtection", string(p), p == ScaleInManage || p == ScaleInRequire || p == ScaleInIgnore,
 		"a scale-in protection mode", "write manage, require or ignore")
 	if a.Discovery != nil {
 		v.discovery(a.Discovery)

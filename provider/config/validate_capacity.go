@@ -47,7 +47,7 @@ func (g groupRules) hasGPU() bool {
 // runs, and requests another node.
 func (g groupRules) gpuLabel() {
 	label := g.c.GPULabel
-	if !isLabelKey(label) || onEveryNode(label) {
+	if !isLabelKey(label) || isCommonLabel(label) {
 		return // gpuLabelKey reports it
 	}
 	causes := []string{g.at("capacity")}
@@ -62,28 +62,28 @@ func (g groupRules) gpuLabel() {
 	}
 }
 
-// amounts are the bounds of a resource, inclusive. They keep sums over all nodes within
+// bounds are the bounds of a resource, inclusive. They keep sums over all nodes within
 // 64 bits in the smallest unit of quotas.
-type amounts struct {
+type bounds struct {
 	least, most string
 	whole       bool
 	help        string
 }
 
-func boundsOf(name corev1.ResourceName) (amounts, bool) {
+func boundsOf(name corev1.ResourceName) (bounds, bool) {
 	switch {
 	case name == corev1.ResourceCPU:
-		return amounts{"1m", "10k", false, "write cores from 1m to 10k"}, true
+		return bounds{"1m", "10k", false, "write cores from 1m to 10k"}, true
 	case name == corev1.ResourceMemory:
-		return amounts{"1Mi", "1Pi", true, "write bytes with a unit, such as 16Gi, from 1Mi to 1Pi"}, true
+		return bounds{"1Mi", "1Pi", true, "write bytes with a unit, such as 16Gi, from 1Mi to 1Pi"}, true
 	case name == corev1.ResourcePods:
-		return amounts{"1", "10k", true, "write a whole number from 1 to 10k"}, true
+		return bounds{"1", "10k", true, "write a whole number from 1 to 10k"}, true
 	case name == corev1.ResourceEphemeralStorage, hugePages.MatchString(string(name)):
-		return amounts{"0", "1Pi", true, "write bytes with a unit, such as 100Gi, from 0 to 1Pi"}, true
+		return bounds{"0", "1Pi", true, "write bytes with a unit, such as 100Gi, from 0 to 1Pi"}, true
 	case isExtendedResource(string(name)):
-		return amounts{"0", "100M", true, "write a whole number from 0 to 100M"}, true
+		return bounds{"0", "100M", true, "write a whole number from 0 to 100M"}, true
 	default:
-		return amounts{}, false
+		return bounds{}, false
 	}
 }
 
@@ -105,13 +105,13 @@ func (g groupRules) capacity() {
 		switch bounds, known := boundsOf(name); {
 		case !known:
 			g.add(at, "is not a resource of nodes; write cpu, memory, pods, ephemeral-storage, hugepages-<size>, or a device's full name such as nvidia.com/gpu")
-		case !bounds.hold(amount):
+		case !bounds.contain(amount):
 			g.add(at, "%s is out of bounds; %s", &amount, bounds.help)
 		}
 	}
 }
 
-func (b amounts) hold(amount resource.Quantity) bool {
+func (b bounds) contain(amount resource.Quantity) bool {
 	return amount.Cmp(resource.MustParse(b.least)) >= 0 && amount.Cmp(resource.MustParse(b.most)) <= 0 && (!b.whole || isWhole(amount))
 }
 

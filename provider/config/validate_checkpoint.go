@@ -23,7 +23,7 @@ func (v validator) redis() {
 }
 
 func (v validator) embeddedRedis(r Redis) {
-	v.listens("redis.embedded.address", r.Embedded.Address)
+	v.listenAddress("redis.embedded.address", r.Embedded.Address)
 	if v.onAWS() {
 		v.add("redis.embedded", "loses every acknowledgement on a restart, so it is allowed with the simulated cloud only; write addresses")
 	}
@@ -47,7 +47,7 @@ func (v validator) embeddedRedis(r Redis) {
 func (v validator) redisServers(r Redis) {
 	v.eachOnce("redis.addresses", r.Addresses, func(at, address string) {
 		host, port, ok := hostPort(address)
-		v.word(at, address, ok && host != "" && port > 0, "host:port of a server", "write one such as redis:6379")
+		v.expect(at, address, ok && host != "" && port > 0, "host:port of a server", "write one such as redis:6379")
 	})
 	v.redisKind(r)
 	if t := r.TLS; t != nil && (t.CertFile == "") != (t.KeyFile == "") {
@@ -72,8 +72,8 @@ func (v validator) redisKind(r Redis) {
 	}
 }
 
-// everyNodeHas are labels that nodes without a GPU also carry.
-var everyNodeHas = []string{
+// commonLabels are labels that nodes without a GPU also carry.
+var commonLabels = []string{
 	labelHostname, "kubernetes.io/os", "kubernetes.io/arch", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
 	"node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type", "topology.kubernetes.io/zone",
 	"topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
@@ -83,13 +83,13 @@ func (v validator) gpuLabelKey() {
 	switch label := v.c.GPULabel; {
 	case !isLabelKey(label):
 		v.add("gpuLabel", "%s is not a label key; %s", show(label), labelKeyHelp)
-	case onEveryNode(label):
+	case isCommonLabel(label):
 		v.add("gpuLabel", "%s is also on nodes without a GPU, and Cluster Autoscaler would never treat those as ready; choose a label of the GPU nodes alone", show(label))
 	}
 }
 
-func onEveryNode(label string) bool {
-	return slices.Contains(everyNodeHas, label) || strings.HasPrefix(label, ownPrefix)
+func isCommonLabel(label string) bool {
+	return slices.Contains(commonLabels, label) || strings.HasPrefix(label, ownPrefix)
 }
 
 // maxKeyPrefix keeps keys readable, which also contain a namespace, a pod name and
@@ -98,7 +98,7 @@ const maxKeyPrefix = 128
 
 func (v validator) checkpoint() {
 	c := v.c.Checkpoint
-	v.word("checkpoint.mode", string(c.Mode), c.Mode == Enforce || c.Mode == Observe, "a mode", "write enforce or observe")
+	v.expect("checkpoint.mode", string(c.Mode), c.Mode == Enforce || c.Mode == Observe, "a mode", "write enforce or observe")
 	v.podSelector(c.PodSelector)
 	odd := func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }
 	if c.KeyPrefix == "" || len(c.KeyPrefix) > maxKeyPrefix || strings.ContainsFunc(c.KeyPrefix, odd) {
@@ -109,7 +109,7 @@ func (v validator) checkpoint() {
 	v.notNegative("checkpoint.askAfter", c.AskAfter)
 	v.positive("checkpoint.askEvery", c.AskEvery)
 	v.eachOnce("checkpoint.askOnTaints", c.AskOnTaints, func(at, taint string) {
-		v.word(at, taint, isLabelKey(taint), "a taint's key", labelKeyHelp)
+		v.expect(at, taint, isLabelKey(taint), "a taint's key", labelKeyHelp)
 	})
 }
 

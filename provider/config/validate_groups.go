@@ -84,7 +84,7 @@ func (g groupRules) unique(name, value string, seen map[string]int, i int) {
 }
 
 func (g groupRules) identity() {
-	g.word(g.at("id"), g.ID, isDNSLabel(g.ID), "an id, which goes into labels and provider ids", dnsLabelHelp)
+	g.expect(g.at("id"), g.ID, isDNSLabel(g.ID), "a valid node group id", dnsLabelHelp)
 	if g.c.Cloud.Simulated != nil && isDNSLabel(g.ID) && len(g.ID) > maxSimulatedID {
 		g.add(g.at("id"), "has %d characters; the simulated cloud names its nodes after it, so use at most %d", len(g.ID), maxSimulatedID)
 	}
@@ -136,8 +136,8 @@ func (g groupRules) aws() {
 }
 
 func (g groupRules) platform() {
-	g.word(g.at("os"), g.OS, g.OS == "linux" || g.OS == "windows", "an operating system of nodes", "write linux or windows")
-	g.word(g.at("arch"), g.Arch, g.Arch == "amd64" || g.Arch == "arm64", "an architecture of nodes", "write amd64 or arm64")
+	g.expect(g.at("os"), g.OS, g.OS == "linux" || g.OS == "windows", "an operating system of nodes", "write linux or windows")
+	g.expect(g.at("arch"), g.Arch, g.Arch == "amd64" || g.Arch == "arm64", "an architecture of nodes", "write amd64 or arm64")
 }
 
 func (g groupRules) zones() {
@@ -201,7 +201,7 @@ func (g groupRules) taints() {
 		if !isLabelValue(t.Value) {
 			g.add(member(at, "value"), "%s is not a taint's value; %s", show(t.Value), labelValueHelp)
 		}
-		g.word(member(at, "effect"), string(t.Effect), slices.Contains(effects, t.Effect),
+		g.expect(member(at, "effect"), string(t.Effect), slices.Contains(effects, t.Effect),
 			"an effect", "write NoSchedule, PreferNoSchedule or NoExecute")
 		id := identity{t.Key, t.Effect}
 		if j, twice := first[id]; twice {
@@ -212,15 +212,15 @@ func (g groupRules) taints() {
 	}
 }
 
-// passingTaint reports whether a taint is temporary by nature. In a template it would
+// transientTaint reports whether a taint is temporary by nature. In a template it would
 // repel every pod, and the group would never grow.
-func passingTaint(name string) bool {
+func transientTaint(name string) bool {
 	return strings.HasPrefix(name, "node.kubernetes.io/") || strings.HasSuffix(name, "OfClusterAutoscaler") || strings.HasSuffix(name, "ByClusterAutoscaler")
 }
 
 func (g groupRules) taintKey(at, name string) {
-	g.word(member(at, "key"), name, isLabelKey(name), "a taint's key", labelKeyHelp)
-	if passingTaint(name) {
+	g.expect(member(at, "key"), name, isLabelKey(name), "a taint's key", labelKeyHelp)
+	if transientTaint(name) {
 		g.add(member(at, "key"), "%s is set on individual nodes by Kubernetes or Cluster Autoscaler; remove it, or no pod will ever fit the group", show(name))
 	}
 }

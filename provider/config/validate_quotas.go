@@ -51,7 +51,7 @@ type quotaRules struct {
 func (q quotaRules) at(name string) string { return member(q.path, name) }
 
 func (q quotaRules) name(first map[string]int, i int) {
-	q.word(q.at("name"), q.Name, isDNSLabel(q.Name), "a name", dnsLabelHelp)
+	q.expect(q.at("name"), q.Name, isDNSLabel(q.Name), "a name", dnsLabelHelp)
 	if q.Name == "" {
 		return
 	}
@@ -68,7 +68,7 @@ func (q quotaRules) resource() {
 		help = "write vcpu"
 	}
 	good := r == ResourceVCPU || r == ResourceNodes || r == ResourceUSDPerHour || isExtendedResource(r)
-	q.word(q.at("resource"), r, good, "a quota resource", help)
+	q.expect(q.at("resource"), r, good, "a quota resource", help)
 }
 
 // fractional reports whether the resource is divisible.

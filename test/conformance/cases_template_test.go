@@ -122,7 +122,7 @@ func caseE03(t *testing.T) {
 
 func caseE04(t *testing.T) {
 	refused(t, file{groups: []string{group("mig", "capacity: {cpu: 4, memory: 16Gi, nvidia.com/mig-1g.5gb: 7}")}},
-		"nodeGroups[0].labels[accelerator]", "nvidia.com/gpu", "never take a node for ready")
+		"nodeGroups[0].labels[accelerator]", "nvidia.com/gpu", "never treat a node as ready")
 	s := serve(t, file{groups: []string{
 		group("sliced", "capacity: {cpu: 4, memory: 16Gi, nvidia.com/gpu: 4}"),
 		group("mig", "capacity: {cpu: 4, memory: 16Gi, nvidia.com/mig-1g.5gb: 7}", "labels: {a: b}"),
