@@ -58,19 +58,19 @@ func settings(asg *types.AutoScalingGroup) (found []cloud.Conflict) {
 	update := "aws autoscaling update-auto-scaling-group --auto-scaling-group-name " + name
 	if len(asg.AvailabilityZones) > 1 && !suspended(asg, "AZRebalance") {
 		found = append(found, cloud.Conflict{
-			What: fmt.Sprintf("AZRebalance is on, and %s spans %d zones: it ends machines to even them out", name, len(asg.AvailabilityZones)),
+			What: fmt.Sprintf("AZRebalance is on, and %s spans %d zones: it terminates instances to balance the zones", name, len(asg.AvailabilityZones)),
 			Do:   fmt.Sprintf("aws autoscaling suspend-processes --auto-scaling-group-name %s --scaling-processes AZRebalance", name),
 		})
 	}
 	if seconds := awssdk.ToInt32(asg.MaxInstanceLifetime); seconds > 0 {
 		found = append(found, cloud.Conflict{
-			What: fmt.Sprintf("MaxInstanceLifetime of %s is %d s: each machine is ended at that age", name, seconds),
+			What: fmt.Sprintf("MaxInstanceLifetime of %s is %d s: each instance is terminated at that age", name, seconds),
 			Do:   update + " --max-instance-lifetime 0",
 		})
 	}
 	if awssdk.ToBool(asg.CapacityRebalance) {
 		found = append(found, cloud.Conflict{
-			What: fmt.Sprintf("CapacityRebalance of %s is on: a Spot machine at risk is ended before it is interrupted", name),
+			What: fmt.Sprintf("CapacityRebalance of %s is on: a Spot instance at elevated risk is replaced before its interruption", name),
 			Do:   update + " --no-capacity-rebalance",
 		})
 	}

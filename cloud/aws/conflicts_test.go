@@ -41,9 +41,9 @@ func TestConflicts(t *testing.T) {
 	found, err := c.Conflicts(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []cloud.Conflict{
-		{Group: "l", What: "AZRebalance is on, and loud spans 2 zones: it ends machines to even them out", Do: "aws autoscaling suspend-processes --auto-scaling-group-name loud --scaling-processes AZRebalance"},
-		{Group: "l", What: "MaxInstanceLifetime of loud is 86400 s: each machine is ended at that age", Do: "aws autoscaling update-auto-scaling-group --auto-scaling-group-name loud --max-instance-lifetime 0"},
-		{Group: "l", What: "CapacityRebalance of loud is on: a Spot machine at risk is ended before it is interrupted", Do: "aws autoscaling update-auto-scaling-group --auto-scaling-group-name loud --no-capacity-rebalance"},
+		{Group: "l", What: "AZRebalance is on, and loud spans 2 zones: it terminates instances to balance the zones", Do: "aws autoscaling suspend-processes --auto-scaling-group-name loud --scaling-processes AZRebalance"},
+		{Group: "l", What: "MaxInstanceLifetime of loud is 86400 s: each instance is terminated at that age", Do: "aws autoscaling update-auto-scaling-group --auto-scaling-group-name loud --max-instance-lifetime 0"},
+		{Group: "l", What: "CapacityRebalance of loud is on: a Spot instance at elevated risk is replaced before its interruption", Do: "aws autoscaling update-auto-scaling-group --auto-scaling-group-name loud --no-capacity-rebalance"},
 		{Group: "l", What: "scheduled action night of loud changes its size", Do: "aws autoscaling delete-scheduled-action --auto-scaling-group-name loud --scheduled-action-name night"},
 		{Group: "l", What: "scaling policy busy of loud changes its size", Do: "aws autoscaling delete-policy --auto-scaling-group-name loud --policy-name busy"},
 	}, found)

@@ -65,6 +65,7 @@ const (
 	Timeout       = "timeout"        // duration: time after which waiting ended
 	SnapshotAge   = "snapshot_age"   // duration: age of the snapshot that answers reads
 	WaitingFor    = "waiting_for"    // string: what start-up is waiting for
+	Waited        = "waited"         // duration: time that start-up has waited for it
 	RemoteAddress = "remote_address" // string: host:port of the peer
 	GRPCAddress   = "grpc_address"   // string: host:port of the gRPC listener
 	HTTPAddress   = "http_address"   // string: host:port of the HTTP listener

@@ -5,6 +5,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/provider/checkpoint"
 )
 
@@ -30,6 +31,6 @@ func (g *Guard) logAllowed(held []checkpoint.Held, err error) {
 		g.Log.Warn("observe mode: allowed a deletion that enforce would deny, since it cannot be judged", zap.Error(err))
 	}
 	for _, h := range held {
-		g.Log.Warn("observe mode: allowed a deletion that enforce would deny", zap.String("instance", h.Instance), zap.String("reason", h.Reason))
+		g.Log.Warn("observe mode: allowed a deletion that enforce would deny", zap.String(logkey.Instance, h.Instance), zap.String(logkey.Reason, h.Reason))
 	}
 }

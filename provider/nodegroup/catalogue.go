@@ -1,8 +1,9 @@
-// Package nodegroup is the immutable catalogue of configured node groups: template
-// Nodes, autoscaling options, prices, quotas, and which Pods fit a group.
+// Package nodegroup completes a node group file from the cloud's description of its
+// groups, and builds the immutable catalogue of the result: template Nodes, autoscaling
+// options, prices, quotas, and which Pods fit a group.
 //
-// It does not know sizes, the cloud or gRPC. A catalogue follows from the node group
-// file alone and is computed once per file.
+// It does not know sizes, budgets or gRPC. A catalogue follows from its file alone and is
+// computed once per file.
 package nodegroup
 
 import (
@@ -106,7 +107,7 @@ func covers(patterns []string, id string) bool {
 	return false
 }
 
-// Specs are the groups in the vocabulary of a cloud.Backend.
+// Specs returns the groups as a cloud.Backend configures them.
 func (c *Catalogue) Specs() []cloud.Spec {
 	all := make([]cloud.Spec, 0, len(c.All()))
 	for _, g := range c.All() {

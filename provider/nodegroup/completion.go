@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/provider/config"
 )
 
@@ -108,7 +109,7 @@ func (c *Completion) log(asg string, problem error) {
 	}
 	c.logged[asg] = text
 	if problem != nil {
-		c.Log.Error("failed to complete the node group of an Auto Scaling group", zap.String("auto_scaling_group", asg), zap.Error(problem))
+		c.Log.Error("failed to complete the node group of an Auto Scaling group", zap.String(logkey.AutoScalingGroup, asg), zap.Error(problem))
 	}
 }
 

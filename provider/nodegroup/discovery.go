@@ -10,7 +10,7 @@ import (
 	"gpu-node-provider/provider/config"
 )
 
-// discovered are node groups for Auto Scaling groups that the file does not name.
+// discovered returns node groups for the Auto Scaling groups that the file does not name.
 func discovered(asgs []string, c *config.Config) []config.NodeGroup {
 	taken, ids := map[string]bool{}, map[string]bool{}
 	for _, g := range c.NodeGroups {
@@ -36,21 +36,22 @@ var notInID = regexp.MustCompile(`[^a-z0-9]+`)
 // maxID is the longest DNS label.
 const maxID = 63
 
-// idOf makes a node group's id from an Auto Scaling group's name, which may be nearly any text.
+// idOf returns a node group id, a DNS label, for the name of an Auto Scaling group, which
+// may contain almost any character.
 func idOf(asg string) string {
 	id := strings.Trim(notInID.ReplaceAllString(strings.ToLower(asg), "-"), "-")
 	return id[:min(len(id), maxID)]
 }
 
-// withHash makes ids different that would be equal.
+// withHash appends a hash of the name to an id, so that names with equal ids differ.
 func withHash(id, asg string) string {
 	sum := sha256.Sum256([]byte(asg))
 	const tail = 8
 	return strings.Trim(id[:min(len(id), maxID-tail-1)]+"-"+hex.EncodeToString(sum[:])[:tail], "-")
 }
 
-// Leaving are groups of the last completed file that discovery no longer finds and that
-// still have instances. They stay, retired, until they are empty.
+// Leaving returns the groups of before that are missing from next and still have
+// instances, as retired groups, which stay until they are empty.
 func Leaving(before, next *config.Config, instances func(group string) int) []config.NodeGroup {
 	var stay []config.NodeGroup
 	for _, g := range before.NodeGroups {
