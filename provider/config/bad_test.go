@@ -15,9 +15,8 @@ const (
 	goodSuffix = ".good.yaml"
 )
 
-// badFiles has one file for each way in which a configuration can be wrong, and
-// what is said about it after the file's name. TestProblemsAllAtOnce has the
-// one file with several faults.
+// badFiles lists one invalid file per rule, with its error after the file's name.
+// TestProblemsAllAtOnce covers the file with several problems.
 var badFiles = []struct{ name, want string }{
 	{"api-version", `:1: apiVersion: "gpu-node-provider.io/v2" is not a supported version; write gpu-node-provider.io/v1`},
 	{"aws-discovery-no-tags", `:4: cloud.aws.discovery.tags: is empty, which would discover every Auto Scaling Group of the account; write the tags that yours carry`},

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The last values that are allowed; what lies beyond has its bad file.
+// The extreme valid values; testdata/*.bad.yaml cover the values beyond.
 func TestBoundariesAreAllowed(t *testing.T) {
 	group := func(field string) []string { return []string{"maxSize: 4", "maxSize: 4\n    " + field} }
 	top := func(section string) []string { return []string{"redis:\n", section + "\nredis:\n"} }

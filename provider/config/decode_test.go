@@ -44,8 +44,8 @@ func TestValidateWithoutAFile(t *testing.T) {
 	assert.ErrorContains(t, (&Config{}).Validate(), "apiVersion: is missing; write gpu-node-provider.io/v1\n")
 }
 
-// What could not be read is reported once, not again by the rules that find
-// its default there.
+// A value that does not decode is reported once, and not again by rules that see its
+// default.
 func TestValueThatCannotBeReadHasOneProblem(t *testing.T) {
 	for name, edit := range map[string][]string{
 		"size":                   {"maxSize: 4", "maxSize: lots"},
@@ -138,7 +138,7 @@ func TestAdviceForUnknownKeys(t *testing.T) {
 	}
 }
 
-// The decoder panics on a kind it does not know, so no field may have one.
+// The decoder panics on a field of an unsupported type, so there must be none.
 func TestDecoderKnowsEveryFieldOfConfig(t *testing.T) {
 	d := newDecoder(&problems{})
 	seen := map[reflect.Type]bool{}

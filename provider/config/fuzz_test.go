@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// FuzzParse holds that no file makes Parse panic, that each problem is one
-// line, and that what is accepted reads back from its printed form unchanged.
+// FuzzParse checks that Parse does not panic, that each problem is one line, and that an
+// accepted configuration parses back from its printed form unchanged.
 func FuzzParse(f *testing.F) {
 	files, err := filepath.Glob(filepath.Join("testdata", "*.yaml"))
 	if err != nil || len(files) == 0 {
@@ -35,7 +35,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("cannot be printed: %v", err)
 		}
 		if len(printed) > maxFileSize {
-			return // aliases that are written out may take more room than a file has
+			return // expanded aliases may exceed the size limit of a file
 		}
 		again, err := Parse(printed)
 		if err != nil {

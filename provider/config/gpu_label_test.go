@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The label decides what Cluster Autoscaler takes for a ready GPU node, so both
+// The label decides which nodes Cluster Autoscaler treats as ready GPU nodes, so both
 // mistakes stop or double its scaling.
 func TestGPULabel(t *testing.T) {
 	const (
@@ -52,7 +52,7 @@ func TestGPULabelIsNotJudgedWhereTheInstanceTypeTells(t *testing.T) {
 	_, err := Parse([]byte(strings.Replace(onAWS, "maxSize: 4", "maxSize: 4, capacity: {cpu: 4, memory: 16Gi}", 1)))
 	require.ErrorContains(t, err, "nodeGroups[0].labels[accelerator]: is the GPU label")
 
-	// Without any capacity, that is the one thing to say.
+	// A missing capacity is reported alone.
 	found := problemsOf(t, edited(t, "    capacity: {cpu: 4, memory: 16Gi, nvidia.com/gpu: 1}\n", ""))
 	assert.Len(t, found, 1, "%v", found)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hostileLimit is generous: each of these takes a second at most, or for ever.
+// hostileLimit separates the usual second at most from an endless run.
 const hostileLimit = 60 * time.Second
 
 const head = "apiVersion: gpu-node-provider.io/v1\nkind: ProviderConfig\ncloud: {simulated: {}}\nredis: {embedded: {}}\n"

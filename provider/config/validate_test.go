@@ -99,13 +99,13 @@ func TestQuotasAreJudgedByTheGroupsThereAre(t *testing.T) {
 	}
 }
 
-// discovered has all its groups from AWS, onAWSToo one more of its own.
+// discovered has all its groups from AWS, onAWSToo one more in the file.
 var (
 	onAWSToo      = strings.Replace(onAWS, "eu-west-1", "eu-west-1, discovery: {tags: {a: b}}", 1)
 	discovered, _ = strings.CutSuffix(onAWSToo, onAWS[strings.Index(onAWS, "nodeGroups:"):])
 )
 
-// The bounds on how much there may be are allowed themselves.
+// The limits on counts are inclusive.
 func TestAsMuchAsThereMayBe(t *testing.T) {
 	groups := make([]string, maxGroups)
 	for i := range groups {

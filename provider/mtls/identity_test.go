@@ -77,7 +77,7 @@ func TestA12WrongIdentityIsRefusedAtTheCall(t *testing.T) {
 }
 
 func TestAuthorizeWithoutAVerifiedCertificate(t *testing.T) {
-	s, err := New(options(made(t, GenerateOptions{}))) // the empty list: all of the CA, and nobody else
+	s, err := New(options(made(t, GenerateOptions{}))) // the empty list allows every client of the CA, and no other
 	require.NoError(t, err)
 	unverified := credentials.TLSInfo{}
 	unverified.State.PeerCertificates = []*x509.Certificate{{}}

@@ -206,7 +206,7 @@ func TestChangeBetweenNewAndRunIsSeen(t *testing.T) {
 func TestClientCARotation(t *testing.T) {
 	s := serve(t)
 	other := made(t, GenerateOptions{})
-	// The clients of the other authority still verify our server by ours.
+	// The clients of the other CA still verify the server by the old CA.
 	newClient := clientOf(t, other)
 	newClient.RootCAs = clientOf(t, s.source).RootCAs
 	both := append(read(t, s.source, CACertFile), read(t, other, CACertFile)...)
@@ -226,7 +226,7 @@ func TestClientCARotation(t *testing.T) {
 	_, err := s.dial(clientOf(t, s.source)).call()
 	require.Equal(t, codes.Unavailable, status.Code(err), "the old client comes no more: %v", err)
 	require.Eventually(t, func() bool {
-		// It shows nothing when it sees that its authority is not asked for.
+		// It presents no certificate when the server does not request one of its CA.
 		return s.failures()[failedNoCertificate]+s.failures()[failedUnknownCA] > 0
 	}, patience, time.Millisecond)
 	s.requireOldAlive()
