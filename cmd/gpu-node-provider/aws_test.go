@@ -149,7 +149,7 @@ func TestWrongRegionOnAWS(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(file), "region: us-east-1", "region: eu-nowhere-9", 1)), 0o600))
 	start(t, "serve", "--config", path)
 	eventually(t, "readiness says what to look at", func() bool {
-		return strings.Contains(text(t, "http://"+httpPort+"/readyz"), "is cloud.aws.region a region of AWS")
+		return strings.Contains(text(t, "http://"+httpPort+"/readyz"), "check that cloud.aws.region is an AWS region")
 	})
 }
 
