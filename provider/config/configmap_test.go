@@ -90,7 +90,7 @@ func TestEmbeddedFileParse(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "t4", c.NodeGroups[0].ID)
 
-	const keys = "the keys here are apiVersion, checkpoint, cloud, gpuLabel, kind, kubernetes, nodeGroups, quotas, redis, server"
+	const keys = "the known keys are apiVersion, checkpoint, cloud, gpuLabel, kind, kubernetes, nodeGroups, quotas, redis, server"
 	wrong := nodeGroupFile + "gpuLabel: accelerator\nsize: 1\ngpuLabel: gpu\n"
 	_, err = parse("a: b\n---\n" + configMapOf("m", block("c", wrong)))
 	require.EqualError(t, err, "m.yaml:15: size: unknown key; "+keys+"\nm.yaml:16: gpuLabel: is set twice, first on line 14; keep one")
