@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"slices"
 
-	"gpu-node-provider/cloud"
-
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+
+	"gpu-node-provider/cloud"
 )
 
 // Conflicts looks for such settings in all configured groups, in their order. Groups

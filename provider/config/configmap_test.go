@@ -36,11 +36,13 @@ func TestConfigMaps(t *testing.T) {
 		"among others in a stream": {"---\n" + deployment + "---\n# empty\n---\n" + valid, []string{"gpu/provider"}, []string{"ConfigMap gpu/provider, key config.yaml"}},
 		"two keys, and one of others": {
 			configMapOf("provider", block("a.yaml", nodeGroupFile)+block("notes", "kind: Notes")+block("b.yaml", nodeGroupFile)),
-			[]string{"gpu/provider"}, []string{"ConfigMap gpu/provider, key a.yaml", "ConfigMap gpu/provider, key b.yaml"},
+			[]string{"gpu/provider"},
+			[]string{"ConfigMap gpu/provider, key a.yaml", "ConfigMap gpu/provider, key b.yaml"},
 		},
 		"two ConfigMaps": {
 			valid + "---\n" + configMapOf("other", block("x", nodeGroupFile)),
-			[]string{"gpu/provider", "gpu/other"}, []string{"ConfigMap gpu/provider, key config.yaml", "ConfigMap gpu/other, key x"},
+			[]string{"gpu/provider", "gpu/other"},
+			[]string{"ConfigMap gpu/provider, key config.yaml", "ConfigMap gpu/other, key x"},
 		},
 		"without a namespace": {
 			"{apiVersion: v1, kind: ConfigMap, metadata: {name: n}, data: {c: \"kind: ProviderConfig\"}}", []string{"n"}, []string{"ConfigMap n, key c"},

@@ -9,10 +9,10 @@ import (
 	"errors"
 	"net/http"
 
-	"gpu-node-provider/provider/report"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"gpu-node-provider/provider/report"
 )
 
 // ReportPath is the path of the report in JSON.

@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"gpu-node-provider/provider/report"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"gpu-node-provider/provider/report"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -130,7 +130,8 @@ func TestFindings(t *testing.T) {
 			func(s *Snapshot) {
 				s.Provider.NodeGroups = []report.NodeGroup{
 					{ID: "t4", Target: 2, EffectiveMax: 2, MaxSize: 4, Limit: "quota gpus: 15 of 16 used"},
-					{ID: "at-its-maximum", Target: 4, EffectiveMax: 4, MaxSize: 4}, {ID: "retired", Target: 1, EffectiveMax: 1, MaxSize: 4, Retired: true},
+					{ID: "at-its-maximum", Target: 4, EffectiveMax: 4, MaxSize: 4},
+					{ID: "retired", Target: 1, EffectiveMax: 1, MaxSize: 4, Retired: true},
 				}
 			},
 			"warn node-groups: node group t4 cannot grow: quota gpus: 15 of 16 used → ",
