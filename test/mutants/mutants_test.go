@@ -64,7 +64,7 @@ var mutants = map[string]mutant{
 		guard + "/webhook.go", "evicted, err := h.together(ctx, pod, node)\n\tif err != nil {\n\t\treturn \"\", err", "evicted, err := h.together(ctx, pod, node)\n\tif err != nil {\n\t\treturn \"\", nil", "CK20Eviction", guard,
 	},
 	"the webhook allows on a node that it does not know": {
-		guard + "/webhook.go", `return "", fmt.Errorf("node %s is not known here yet", pod.Spec.NodeName)`, `return "", nil`, "CK20Eviction", guard,
+		guard + "/webhook.go", `return "", fmt.Errorf("node %s is not in the cache yet", pod.Spec.NodeName)`, `return fmt.Sprint(), nil`, "CK20Eviction", guard,
 	},
 	"a node to be deleted is not taken for one that leaves": {
 		guard + "/webhook.go", "if taint.Key == toBeDeleted {\n\t\t\treturn true", "if taint.Key == toBeDeleted {\n\t\t\treturn false", "CK20ToBeDeleted", guard,
