@@ -69,6 +69,10 @@ $(MOTO)/bin/python: cloud/aws/awstest/requirements.txt
 	$(MOTO)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
+.PHONY: pages
+pages: controlplane $(TRAINER)/bin/python ## Run every command of the documentation, as written
+	go test -tags pages -count 1 -timeout 40m -run TestBlocksRun ./test/pages
+
 .PHONY: race
 race: $(MOTO)/bin/python ## Run the tests of the program and the clouds under the race detector, long ones shortened
 	CGO_ENABLED=1 go test -race -short -timeout 10m ./provider/... ./cloud/... ./cmd/... ./test/aws ./test/property
@@ -113,7 +117,7 @@ bench: controlplane ## Measure calls, gate, guard, AWS and memory; fails on a mi
 
 .PHONY: ci
 ci: ## Run all that has to pass, quick checks first
-	@.ci/steps build lint check-generate test race fuzz trainer-test e2e
+	@.ci/steps build lint check-generate test pages race fuzz trainer-test e2e
 
 .PHONY: clean
 clean: ## Remove what was built, tools included
