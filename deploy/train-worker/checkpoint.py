@@ -1,6 +1,6 @@
-"""What a trainer needs so that its node is not taken away before its state is
-saved. Copy this file next to your own trainer; it imports the standard library
-only, and knows nothing of queues and jobs.
+"""Durable checkpoints and their acknowledgement, for trainers on nodes of
+gpu-node-provider. Copy this file next to your own trainer; it imports the standard
+library only. provider/checkpoint/README.md describes the protocol.
 
     stop = checkpoint.Stop()                         # first, before slow imports
     ...
@@ -11,9 +11,9 @@ only, and knows nothing of queues and jobs.
 
 `client` is a redis.Redis with decode_responses=True. POD_NAMESPACE, POD_NAME and
 POD_UID come from the downward API; CHECKPOINT_PREFIX is the keyPrefix of the
-provider's configuration. Errors of Redis reach the caller. An acknowledgement that
-failed must not be sent again once training has gone on, for it would then say that
-newer state is saved: save again, and acknowledge that.
+node group file. Errors of Redis are raised to the caller. Do not repeat a failed
+acknowledgement after training has continued, because it would also cover state that
+is not saved: save again, and acknowledge the new save.
 """
 
 import json
@@ -23,18 +23,18 @@ import signal
 import time
 from datetime import datetime, timezone
 
-# A data loader's worker is a fork of the trainer. It has the same environment and
-# may run the same cleanup, but it has saved nothing.
+# A data loader's worker is a fork of the trainer with the same environment. It may run
+# the same cleanup, and must not acknowledge.
 _MAIN_PID = os.getpid()
 
-# No pod is judged by an acknowledgement this old, and without an expiry each pod
-# that there ever was would leave a key behind.
+# Acknowledgements of this age do not count, and without an expiry every pod would leave
+# a key behind.
 _ACK_EXPIRES_SECONDS = 7 * 24 * 3600
 
 
 class Stop:
-    """Whether the process was asked to end. The handler does nothing but set a
-    flag: saving inside a handler, in the middle of anything, can hang."""
+    """Records SIGTERM and SIGINT in the flag asked. The handler only sets the flag,
+    because a save inside a signal handler can hang."""
 
     def __init__(self):
         self.asked = False
@@ -44,14 +44,14 @@ class Stop:
 
     def _handle(self, number, _frame):
         if os.getpid() != self._pid:
-            # A forked child that inherited the handler dies as if it had none.
+            # A forked child inherits the handler. It ends as if it had none.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
         self.asked = True
 
     def wait(self, seconds):
-        """Sleeps for that long, or until asked to stop; says whether it was."""
+        """Sleeps for that long, or until asked to stop. Returns asked."""
         end = time.monotonic() + seconds
         while not self.asked and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.05))
@@ -59,15 +59,15 @@ class Stop:
 
 
 def save(path, data):
-    """Writes bytes so that after a crash at any moment there is the old file or the
-    new one, never a part, and returns only when the new one is durable."""
+    """Replaces the file atomically, so that a crash leaves the old or the new content,
+    and returns when the new content is durable."""
     temporary = path + ".tmp"
     with open(temporary, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    # The new name is durable only with its directory.
+    # The rename is durable only after a sync of the directory.
     directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
     try:
         os.fsync(directory)
@@ -79,15 +79,15 @@ def save(path, data):
 
 
 def now(client):
-    """Redis's time, which is the clock of the protocol, as RFC 3339."""
+    """Returns the time of Redis, the clock of the protocol, as RFC 3339."""
     seconds, microseconds = client.time()
     at = datetime.fromtimestamp(seconds, timezone.utc).replace(microsecond=microseconds)
     return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def requested(client):
-    """The id of the provider's request for a checkpoint, or None. It has to be read
-    before the save begins, else the acknowledgement would claim too much."""
+    """Returns the id of the provider's pending request, or None. Read it before the
+    save begins: an acknowledgement with the id counts from the time of the request."""
     text = client.getrange(_key("request"), 0, 4096)
     try:
         request = json.loads(text)["id"]
@@ -97,11 +97,10 @@ def requested(client):
 
 
 def acknowledge(client, request=None, step=None, uri=None, saved_at=None):
-    """Tells the provider that all state up to now is durable. False, and nothing
-    told, in a forked child.
+    """Acknowledges that all state up to now is durable. Returns False, without an
+    acknowledgement, in a forked child.
 
-    A trainer that saves in the background and trains on takes saved_at = now(client)
-    before such a save begins."""
+    For a save in the background, take saved_at = now(client) before the save begins."""
     if os.getpid() != _MAIN_PID or multiprocessing.parent_process() is not None:
         return False
     ack = {"v": 1, "savedAt": saved_at or now(client)}

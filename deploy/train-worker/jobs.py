@@ -1,7 +1,7 @@
-"""A queue of jobs in Redis that loses none: a job is in the queue, or in flight
-under a lease, or its result is there, or it is among the failed with a reason.
-Every change from one to another is one script, so a crash cannot fall in between.
-It knows nothing of training and checkpoints."""
+"""A queue of jobs in Redis that loses no job. A job is waiting, in flight under a
+lease, done with a result, or failed with a reason. Every transition is one Lua
+script, so a crash cannot interrupt it. The module does not deal with training and
+checkpoints."""
 
 import json
 import math
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import redis
 
-# What every script below begins with.
+# The beginning of every script below.
 #
 # A lease is a field of the hash <queue>:leases, named after the job's id, with the
-# value "<token> <until, in ms> <pod>". Token 0 is nobody's: the reaper gives such a
-# lease to what it finds in flight without one.
+# value "<token> <until, in ms> <pod>". Token 0 has no owner: the reaper gives such a
+# lease to an element that is in flight without one.
 _COMMON = """
 local function key_of(element)
   local ok, job = pcall(cjson.decode, element)
@@ -37,8 +37,8 @@ local function lease(leases, key, token, ms, pod)
 end
 """
 
-# A token is higher than all before it, also after Redis has lost its data: tokens
-# are in the names of checkpoints, and those outlive Redis. Hence the time.
+# A token is higher than all before it. It includes the time, because tokens are in the
+# names of checkpoints, which are still there after Redis has lost its data.
 _TAKE = _COMMON + """
 local queue, inflight, leases, results, tokens = unpack(KEYS)
 local ms, pod = tonumber(ARGV[1]), ARGV[2]
@@ -64,7 +64,8 @@ lease(leases, key, token, ms, pod)
 return {'taken', element, key, token}
 """
 
-# Only the token decides: a lease that ran out and was not reaped is still its owner's.
+# Only the token is compared: a lease that has expired and was not reaped still belongs
+# to its owner.
 _RENEW = _COMMON + """
 local leases = KEYS[1]
 local key, token, ms, pod = unpack(ARGV)
@@ -91,7 +92,7 @@ end
 return reaped
 """
 
-# The same result there already is this commit, whose first answer was lost.
+# An equal result is this commit, repeated after its response was lost.
 _COMMIT = _COMMON + """
 local inflight, leases, results = unpack(KEYS)
 local element, key, token, result = unpack(ARGV)
@@ -122,17 +123,17 @@ if redis.call('LREM', inflight, 1, element) == 1 then redis.call('LPUSH', failed
 
 
 def say(text):
-    """One line a fact, at once: people and tests read along."""
+    """Prints one line, and flushes it."""
     sys.stdout.write(" ".join(text.splitlines()) + "\n")
     sys.stdout.flush()
 
 
 class Malformed(Exception):
-    """What is wrong with an element of the queue."""
+    """An element of the queue is no job; the message has the reason."""
 
 
 class Lost(Exception):
-    """Somebody else has the job, or may have it."""
+    """Another worker has the job, or may have it."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,8 @@ class Job:
 
 
 class Queue:
-    """The lists and hashes of one queue. Errors of Redis reach the caller, who may
-    simply call again: no script does its work twice."""
+    """The lists and hashes of one queue. Errors of Redis are raised to the caller, which
+    may repeat the call."""
 
     def __init__(self, client, name, lease_seconds, pod):
         self.name, self.lease_seconds, self.pod = name, lease_seconds, pod
@@ -173,10 +174,10 @@ class Queue:
         self._reap_from = -math.inf
 
     def take(self):
-        """A lease on the next job, or None where there is nothing to do right now.
+        """Returns a lease on the next job, or None when no job is available.
 
-        An answer that got lost leaves a job in flight whose token nobody knows; it
-        comes back when its lease has run out."""
+        When the response is lost, the job stays in flight without an owner and returns
+        to the queue when its lease expires."""
         while answer := self._run(_TAKE, [self.name, self._inflight, self._leases, self._results, self._tokens], [self._ms, self.pod]):
             what, element, key = answer[:3]
             if what == "done":
@@ -197,9 +198,9 @@ class Queue:
         return None
 
     def reap(self):
-        """Returns jobs whose lease ran out to the end that is taken from.
+        """Moves jobs whose lease has expired to the front of the queue.
 
-        Not when Redis has just come back: the owners could not renew meanwhile."""
+        Does nothing shortly after an outage of Redis, in which owners could not renew."""
         if time.monotonic() < self._reap_from:
             return
         for key in self._run(_REAP, [self.name, self._inflight, self._leases], [self._ms]):
@@ -209,7 +210,7 @@ class Queue:
         return bool(self._run(_RENEW, [self._leases], [lease.job.id, lease.token, self._ms, self.pod]))
 
     def commit(self, lease, result):
-        """'committed', 'present' where there was a result, or 'lost'."""
+        """Returns 'committed', 'present' when a result exists already, or 'lost'."""
         return self._run(_COMMIT, [self._inflight, self._leases, self._results], [lease.element, lease.job.id, lease.token, result])
 
     def give_back(self, lease):
@@ -229,8 +230,8 @@ class Queue:
 
 
 class Lease:
-    """The right to train a job, renewed in the background for as long as the with
-    block runs: also while a step or a save is long."""
+    """The right to train a job. A thread renews it while the with block runs, so long
+    steps and saves do not lose it."""
 
     def __init__(self, queue, job, element, token):
         self.job, self.element, self.token = job, element, token
@@ -249,9 +250,9 @@ class Lease:
         self._thread.join()
 
     def check(self):
-        """Raises Lost when another worker may have the job. Silence of Redis is no
-        loss: training goes on, and whoever has the job by then keeps it, since the
-        older token loses every comparison."""
+        """Raises Lost when another worker may have the job. An outage of Redis is no
+        loss: training continues, and if another worker has taken the job meanwhile, its
+        higher token wins every comparison."""
         if time.monotonic() > self._until:  # this process was paused, or Redis away
             self._renew()
         if self._lost:
@@ -263,14 +264,14 @@ class Lease:
             try:
                 self._queue.reap()
             except redis.RedisError:
-                pass  # whoever comes next reaps
+                pass  # the next call reaps
 
     def _renew(self):
         asked = time.monotonic()
         try:
             held = self._queue.renew(self)
         except redis.RedisError:
-            # No reason to make every step wait for another try.
+            # Without this, every step would wait for another attempt.
             self._until = time.monotonic() + self._queue.lease_seconds
             return
         if held:

@@ -1,7 +1,7 @@
-"""A trainer to copy: takes jobs from a Redis list, trains them step by step, saves
-checkpoints and acknowledges them, and gives a job back when it is told to stop.
+"""An example trainer. It takes jobs from a Redis list, trains them step by step, saves
+and acknowledges checkpoints, and returns its job to the queue on SIGTERM.
 
-The training itself is one function, train_step. What the keys mean: README.md."""
+The training is the function train_step. README.md describes the keys in Redis."""
 
 import hashlib
 import json
@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import checkpoint
 
-# Before the imports that take long: the kernel drops a SIGTERM for a PID 1 without a
-# handler, and the trainer would be killed at the end of its grace period, unsaved.
+# Before slow imports: the kernel drops a SIGTERM for process 1 without a handler, and
+# the trainer would be killed at the end of its grace period without a save.
 stop = checkpoint.Stop()
 
 import redis
@@ -26,12 +26,12 @@ from redis.retry import Retry
 
 from jobs import Lost, Queue, say
 
-IDLE_SECONDS = 0.5  # between two looks at an empty queue
-REQUEST_SECONDS = 1  # between two looks for the provider's request
-ACKNOWLEDGE_SECONDS = 5  # between two acknowledgements that nobody asked for
-RETRY_SECONDS = 1  # between two tries while Redis or the disk is away
+IDLE_SECONDS = 0.5  # between two reads of an empty queue
+REQUEST_SECONDS = 1  # between two reads of the provider's request
+ACKNOWLEDGE_SECONDS = 5  # between two acknowledgements without a request
+RETRY_SECONDS = 1  # between two attempts while Redis or the disk is away
 
-# Three tries of 2 s: a call to a Redis that swallows packets fails after about 6 s.
+# Three attempts of 2 s: a call to a Redis that does not respond fails after about 6 s.
 REDIS = {
     "socket_timeout": 2,
     "socket_connect_timeout": 2,
@@ -39,22 +39,22 @@ REDIS = {
     "retry": Retry(ExponentialBackoff(cap=0.5, base=0.05), 2),
     "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
     "decode_responses": True,
-    "encoding_errors": "surrogateescape",  # an element may hold any bytes, and none is lost
+    "encoding_errors": "surrogateescape",  # keeps elements that are not UTF-8
 }
 
 
 @dataclass(frozen=True)
 class State:
-    """All that has to be saved: weights, optimizer, random numbers, place in the data."""
+    """The state to save: weights, optimizer, random numbers, position in the data."""
 
     step: int = 0
     total: int = 0
 
 
 def train_step(state, job):
-    """The next state, or None when told to stop in the middle: a step may be long,
-    and the grace period is for saving. This one adds up the numbers of its steps, so the result tells
-    whether a step was lost or came twice."""
+    """Returns the next state, or None when the process is asked to stop: a step may be
+    long, and the grace period is for saving. This one sums the numbers of its steps, so
+    a lost or repeated step changes the result."""
     if stop.wait(job.step_seconds):
         return None
     step = state.step + 1
@@ -62,11 +62,11 @@ def train_step(state, job):
 
 
 class Checkpoints:
-    """The checkpoints of one job, of all its owners. The name begins with the
-    owner's token, so a worker that lost the job without knowing cannot overwrite
-    what the next one saved, and what it saves later counts as older."""
+    """The checkpoints of one job, by all its owners. Names begin with the owner's token,
+    so a worker that has lost the job unnoticed cannot overwrite a checkpoint of its
+    successor, and its later files sort as older."""
 
-    KEEP = 2  # the newest may turn out torn; more would fill the disk
+    KEEP = 2  # the newest may be torn; more would fill the disk
 
     def __init__(self, directory, job, token):
         readable = re.sub(r"[^A-Za-z0-9._-]", "_", job.id)[:80]
@@ -75,7 +75,7 @@ class Checkpoints:
         self._job, self._token = job, int(token)
 
     def load(self):
-        """The newest state that is whole."""
+        """Returns the newest state that is complete."""
         os.makedirs(self._directory, exist_ok=True)
         for name in sorted(os.listdir(self._directory), reverse=True):
             if not name.endswith(".ckpt"):
@@ -100,7 +100,7 @@ class Checkpoints:
         return path
 
     def _prune(self, newest):
-        """Never touches what sorts after the newest: a later owner's."""
+        """Keeps files that sort after the newest: they belong to a later owner."""
         older = sorted(name for name in os.listdir(self._directory) if name < newest)
         kept = [name for name in older if name.endswith(".ckpt")][1 - self.KEEP :]
         for name in older:
@@ -118,7 +118,7 @@ class Worker:
         self._request = self._answered = None  # ids of the provider's requests
         self._looked = self._acknowledged = -math.inf
         self._quiet_until = -math.inf
-        self._told_last = False  # acknowledged since told to stop
+        self._told_last = False  # acknowledged since SIGTERM
         self._complaint = None
 
     def run(self):
@@ -166,8 +166,8 @@ class Worker:
         self._end(lease, files, state, saved, path)
 
     def _save(self, lease, files, state, asked):
-        """Saves and acknowledges while training goes on. What fails is made good by
-        the next save, since an acknowledgement sent later would claim too much."""
+        """Saves and acknowledges during training. After a failure the next save is
+        acknowledged; a delayed acknowledgement would also cover unsaved state."""
         try:
             path = self._write(lease, files, state)
         except OSError as error:
@@ -180,7 +180,7 @@ class Worker:
         return state.step, path
 
     def _end(self, lease, files, state, saved, path):
-        """The job is trained, or this worker is to stop: nothing may stay unsaved."""
+        """Saves and acknowledges the last state, then commits the job or returns it."""
         job = lease.job
         self._looked = -math.inf
         self._asked()  # before the save begins
@@ -205,13 +205,13 @@ class Worker:
         return path
 
     def _asked(self):
-        """Whether the provider waits for a checkpoint."""
+        """Returns whether a request of the provider is not answered yet."""
         now = time.monotonic()
         if now >= max(self._looked + REQUEST_SECONDS, self._quiet_until):
             self._looked = now
             with self._brief():
-                # An answered one is echoed further on: a later acknowledgement must
-                # not look as if the request had been overlooked.
+                # Later acknowledgements repeat the id of an answered request, so that
+                # the request still counts as answered.
                 self._request = checkpoint.requested(self._client) or self._request
         return self._request != self._answered
 
@@ -225,8 +225,8 @@ class Worker:
 
     @contextmanager
     def _brief(self):
-        """Redis between two steps. One that does not answer is left alone ten times
-        as long as it kept training waiting."""
+        """Wraps a call to Redis between two steps. After a failure Redis is not called
+        for ten times as long as the call delayed training."""
         began = time.monotonic()
         try:
             yield
@@ -236,8 +236,9 @@ class Worker:
             self._complain("reach Redis", error)
 
     def _insist(self, what, action, lease=None):
-        """Tries until it works. If that takes longer than the grace period, the
-        kubelet ends it, the node stays held, and the job's lease runs out."""
+        """Repeats the action until it succeeds. If that takes longer than the grace
+        period, the kubelet kills the worker, the node stays held, and the job's lease
+        expires."""
         while True:
             try:
                 return action()
@@ -255,8 +256,8 @@ class Worker:
 
 
 class PasswordFile(redis.CredentialProvider):
-    """Read for every connection, so a new password needs no restart. A file that is
-    not there is no password: the Secret of deployment.yaml is optional."""
+    """Reads the password for each connection, so a new one needs no restart. A missing
+    file means no password: the Secret in deployment.yaml is optional."""
 
     def __init__(self, user, path):
         self._user, self._path = user, path
@@ -273,7 +274,7 @@ class PasswordFile(redis.CredentialProvider):
 
 
 class Settings:
-    """Of the environment. Raises ValueError with all that is wrong."""
+    """Settings from the environment. Raises ValueError with all problems."""
 
     def __init__(self, env):
         self._env, self._wrong = env, []
@@ -323,7 +324,7 @@ class Settings:
         try:
             if not password_file:
                 return redis.Redis.from_url(url, **REDIS)
-            # Of the URL's own credentials only the user counts.
+            # The user comes from the URL, the password from the file.
             parts = urlsplit(url)
             bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
             return redis.Redis.from_url(bare, credential_provider=PasswordFile(parts.username, password_file), **REDIS)
@@ -343,7 +344,7 @@ def main():
         print(f"worker: REDIS_URL, REDIS_PASSWORD_FILE: Redis refuses the password: {error}", file=sys.stderr)
         return 2
     except redis.RedisError:
-        pass  # it may come up after us
+        pass  # Redis may start later
     say(f"worker {settings.pod} takes jobs from {settings.queue}, checkpoints in {settings.checkpoint_dir}")
     Worker(settings).run()
     return 0
