@@ -125,9 +125,12 @@ func (w *workspace) page(t *testing.T, p *page) (ran int) {
 	if p.path == protocolPage {
 		require.NoError(t, w.redis.Set(ctx, checkpoint.RequestKey("checkpoint", w.pod), checkpoint.Request{ID: "k3vq7mzd2p5x", RequestedAt: time.Now()}.Encode(), time.Hour).Err())
 	}
-	answered := false
+	answered, printed := false, ""
 	for _, b := range p.blocks {
 		language, info, _ := strings.Cut(b.info, " ")
+		if info == "output" {
+			assert.Equal(t, b.text, printed, "%s:%d: what the block before it prints", p.path, b.line)
+		}
 		if !slices.Contains([]string{"sh", "go", "python"}, language) {
 			continue
 		}
@@ -140,6 +143,7 @@ func (w *workspace) page(t *testing.T, p *page) (ran int) {
 		limit, done := context.WithTimeout(ctx, 15*time.Minute)
 		output, err := w.command(limit, t, language, b.text).CombinedOutput()
 		done()
+		printed = string(output)
 		require.NoError(t, err, "%s:%d\n%s\n%s", p.path, b.line, b.text, output)
 		if p.path == protocolPage {
 			answered = w.acknowledged(ctx, t, b) == "k3vq7mzd2p5x" || answered
