@@ -105,7 +105,7 @@ func startRedis(t *testing.T) (address string) {
 	require.NoError(t, server.Start(), "redis-server is needed: apt-get install redis-server")
 	t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() }) // it was killed
 	client := redis.NewClient(&redis.Options{Addr: address})
-	defer client.Close()
+	defer func() { _ = client.Close() }() // the server ends too
 	require.Eventually(t, func() bool { return client.Ping(t.Context()).Err() == nil }, 30*time.Second, 50*time.Millisecond)
 	return address
 }
@@ -123,7 +123,7 @@ func (w *workspace) page(t *testing.T, p *page) (ran int) {
 		w.clean(t)
 	}()
 	if p.path == protocolPage {
-		require.NoError(t, w.redis.Set(ctx, checkpoint.RequestKey("checkpoint", w.pod), checkpoint.Request{ID: "k3vq7mzd2p5x", RequestedAt: time.Now()}.Encode(), time.Hour).Err())
+		require.NoError(t, w.redis.Set(ctx, checkpoint.RequestKey("checkpoint", w.pod), checkpoint.Request{ID: "k3vq7mzd2p5x", RequestedAt: w.redis.Time(ctx).Val()}.Encode(), time.Hour).Err())
 	}
 	answered, printed := false, ""
 	for _, b := range p.blocks {
