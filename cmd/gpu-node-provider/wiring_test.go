@@ -139,7 +139,8 @@ func TestCK20PortOpensAfterTheFirstPass(t *testing.T) {
 	require.Zero(t, p.wait(t))
 	api.set(t, trainer, fmt.Sprintf(trainingPod, n.name))
 	marking, may := make(chan struct{}), make(chan struct{})
-	asked := sync.OnceFunc(func() { close(marking) })
+	asked, release := sync.OnceFunc(func() { close(marking) }), sync.OnceFunc(func() { close(may) })
+	t.Cleanup(release)
 	api.before.Store(new(interceptor(func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPatch && strings.HasPrefix(r.URL.Path, "/api/v1/nodes/") {
 			asked()
@@ -157,7 +158,7 @@ func TestCK20PortOpensAfterTheFirstPass(t *testing.T) {
 		return strings.HasPrefix(text(t, "http://"+httpPort+"/readyz"), "not every node has been looked at yet")
 	})
 	listen(t, grpcPort).Close() // it is not open yet
-	close(may)
+	release()
 	eventually(t, "it serves", func() bool { return text(t, "http://"+httpPort+"/readyz") == "ok\n" })
 	require.True(t, p.running())
 }

@@ -34,7 +34,7 @@ var mutants = map[string]mutant{
 		guard + "/gate.go", "return held, err\n", "return held, nil\n", "CK20TrainingNode", cmd,
 	},
 	"the provider drops the gate's error": {
-		"provider/gate.go", `return nil, fmt.Errorf("%w: %w", errGateUnavailable, err)`, "return held, nil", "CK20TrainingNode", cmd,
+		"provider/gate.go", `return nil, fmt.Errorf("%w: %w", errGateUnavailable, err)`, "_ = fmt.Sprint(err)\n\t\treturn held, nil", "CK20TrainingNode", cmd,
 	},
 	"the gate drops what it holds": {
 		guard + "/gate.go", "return held, err\n", "return nil, err\n", "CK20TrainingNode", cmd,
