@@ -52,7 +52,7 @@ func TestLeaderKilledWhileANodeIsHeld(t *testing.T) {
 	bed.Watch.Say("the other leads after %s", took.Round(time.Second))
 	require.NoError(t, bed.StartProvider(t.Context())) // the first comes back, and stands by
 	out, err := exec.CommandContext(t.Context(), "../../bin/gpu-node-provider", "doctor", "--config", bed.ConfigFile(first)).CombinedOutput()
-	assert.Regexp(t, `(?m)^warn +provider +.*this replica stands by; ask the one that leads: `, string(out), "%v", err)
+	assert.Regexp(t, `(?m)^warn +provider +.*this replica stands by; ask the leader: `, string(out), "%v", err)
 	require.NoError(t, bed.Loop(t.Context(), 8))
 	stays(t, bed, node.Name, pod)
 	second, err := bed.Leader(t.Context())
