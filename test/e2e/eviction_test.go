@@ -78,7 +78,7 @@ func TestWhatAPersonMaySay(t *testing.T) {
 		assert.NotContains(t, string(out), "forbidden")
 		assert.Equal(t, strings.HasPrefix(want, "(?m)^fail"), err != nil)
 	}
-	doctor(`(?m)^fail +namespaces +1 training pods are in namespace ` + pod.Namespace)
+	doctor(`(?m)^fail +namespaces +namespace ` + pod.Namespace + ` has 1 training pods`)
 	_, err := bed.Cluster.Kubectl(t.Context(), nil, "label", "namespace", pod.Namespace, "gpu-node-provider.io/checkpoint=enabled")
 	require.NoError(t, err)
 	doctor(`(?m)^ok +namespaces +all 1 training pods`)
