@@ -11,12 +11,11 @@ TRAINER := .cache/trainer
 MOTO    := .cache/moto
 E2E_PARALLEL ?= 6
 
-# The Go that builds, tests and scans use, whichever Go starts them: newer toolchains come from the module proxy. go.mod
-# and the Dockerfile name the same version (test/pages checks it).
-export GOTOOLCHAIN = go1.26.11
+# The Go that builds, tests and scans use, whichever Go starts them: newer toolchains come from the module proxy.
+export GOTOOLCHAIN := go$(shell awk '$$1 == "go" {print $$2}' go.mod)
 
 # One setting for builds and tests, so that neither compiles everything again.
-export CGO_ENABLED = 0
+export CGO_ENABLED := 0
 
 .PHONY: help
 help: ## Show this list
@@ -24,8 +23,7 @@ help: ## Show this list
 
 .PHONY: build
 build: ## Build the static binaries into bin/
-	go build -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/gpu-node-provider
-	go build -ldflags '-s -w' -o bin/checkpoint-ack ./cmd/checkpoint-ack
+	go build -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/gpu-node-provider ./cmd/checkpoint-ack
 
 .PHONY: run
 run: build ## Serve on the simulated cloud, to rehearse
@@ -83,6 +81,11 @@ lint: $(TOOLS)/golangci-lint ## Check code, formatting and go.mod
 	$(TOOLS)/golangci-lint fmt --diff
 	go mod tidy -diff
 
+.PHONY: vuln
+vuln: $(TOOLS)/govulncheck ## Look for known vulnerabilities that the program can reach, in a database that is a Go module
+	@go -C .ci/tools/vuln mod download golang.org/x/vulndb
+	$(TOOLS)/govulncheck -db "file://$$(go -C .ci/tools/vuln list -m -f '{{.Dir}}' golang.org/x/vulndb)/data/osv" ./...
+
 .PHONY: fmt
 fmt: $(TOOLS)/golangci-lint ## Format the code
 	$(TOOLS)/golangci-lint fmt
@@ -126,6 +129,7 @@ clean: ## Remove what was built, tools included
 # Each folder of .ci/tools is a module of its own: the tools disagree about their dependencies, and the product's go.mod
 # has no business with either.
 $(TOOLS)/golangci-lint: .ci/tools/lint/go.mod
+$(TOOLS)/govulncheck: .ci/tools/vuln/go.mod
 $(TOOLS)/buf: .ci/tools/buf/go.mod
 $(TOOLS)/protoc-gen-go: .ci/tools/protoc/go.mod
 $(TOOLS)/%:
