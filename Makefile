@@ -7,15 +7,20 @@ TOOLS   := .cache/bin
 BUF     := $(TOOLS)/buf generate --config .ci/buf.yaml --template .ci/buf.gen.yaml
 FUZZTIME ?= 10s
 TESTBED := .cache/controlplane
+IMAGE   := .cache/image/gpu-node-provider.tar
+SOURCE  ?= gpu-node-provider
 TRAINER := .cache/trainer
 MOTO    := .cache/moto
 E2E_PARALLEL ?= 6
 
-# The Go that builds, tests and scans use, whichever Go starts them: newer toolchains come from the module proxy.
+# The Go that builds, tests and scans use, whichever Go starts them: newer toolchains come from the module proxy. The
+# Dockerfile names the same version (test/image checks it).
 export GOTOOLCHAIN := go$(shell awk '$$1 == "go" {print $$2}' go.mod)
 
-# One setting for builds and tests, so that neither compiles everything again.
+# One setting for builds, tests and the image, so that none of them compiles everything again: -trimpath keeps the names of
+# folders out, and the image is built in another one.
 export CGO_ENABLED := 0
+export GOFLAGS := $(sort $(GOFLAGS) -trimpath -buildvcs=false)
 
 .PHONY: help
 help: ## Show this list
@@ -24,6 +29,14 @@ help: ## Show this list
 .PHONY: build
 build: ## Build the static binaries into bin/
 	go build -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/gpu-node-provider ./cmd/checkpoint-ack
+
+.PHONY: image
+image: build ## Build the image into .cache/image, without a registry (SOURCE=URL: where its code is; PULL=1: pull what it builds on)
+	.ci/image '$(VERSION)' '$(SOURCE)' $(IMAGE)
+
+.PHONY: image-test
+image-test: image controlplane ## Start the image's programs in a root that holds nothing else
+	go test -vet=off -tags image -count 1 -timeout 10m ./test/image
 
 .PHONY: run
 run: build ## Serve on the simulated cloud, to rehearse
