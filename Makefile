@@ -22,6 +22,12 @@ export GOTOOLCHAIN := go$(shell awk '$$1 == "go" {print $$2}' go.mod)
 export CGO_ENABLED := 0
 export GOFLAGS := $(sort $(GOFLAGS) -trimpath -buildvcs=false)
 
+# Without vet, which golangci-lint runs too, and without what only a debugger reads.
+GOTEST := go test -vet=off -ldflags=-w
+
+# For what is compiled once to run for minutes: without inlining the compiler needs little more than half the time.
+QUICK := -gcflags='all=-l -dwarf=false'
+
 .PHONY: help
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -36,27 +42,27 @@ image: build ## Build the image into .cache/image, without a registry (SOURCE=UR
 
 .PHONY: image-test
 image-test: image controlplane ## Start the image's programs in a root that holds nothing else
-	go test -vet=off -tags image -count 1 -timeout 10m ./test/image
+	$(GOTEST) -tags image -count 1 -timeout 10m ./test/image
 
 .PHONY: run
 run: build ## Serve on the simulated cloud, to rehearse
 	$(BIN) serve --config deploy/examples/simulated.yaml
 
 .PHONY: test
-test: $(MOTO)/bin/python ## Run all tests
-	go test -timeout 5m ./...
+test: build $(MOTO)/bin/python ## Run all tests
+	CONFORMANCE_BINARY=$(CURDIR)/$(BIN) $(GOTEST) -timeout 5m ./...
 
 .PHONY: e2e
 e2e: testbed ## Play the stories of the whole system on a real control plane (CLUSTER_AUTOSCALER=FILE: on a real autoscaler)
-	go test -v -tags e2e -count 1 -timeout 30m -parallel $(E2E_PARALLEL) ./test/e2e
+	$(GOTEST) -v -tags e2e -count 1 -timeout 30m -parallel $(E2E_PARALLEL) ./test/e2e
 
 .PHONY: demo
 demo: testbed ## Tell the acceptance round on the terminal, on a real control plane
 	@go run ./test/testbed/demo
 
 .PHONY: controlplane
-controlplane: ## Build the real control plane for e2e and demo: 12 minutes the first time, then seconds
-	@test/controlplane/build $(TESTBED)
+controlplane: | .cache ## Build the real control plane for e2e and demo: 12 minutes the first time, then seconds
+	@flock $(TESTBED).lock test/controlplane/build $(TESTBED)
 
 .PHONY: trainer-test
 trainer-test: $(TRAINER)/bin/python ## Test the example trainer: real processes, real Redis
@@ -82,11 +88,11 @@ $(MOTO)/bin/python: cloud/aws/awstest/requirements.txt
 
 .PHONY: pages
 pages: controlplane $(TRAINER)/bin/python ## Run every command of the documentation, as written
-	go test -tags pages -count 1 -timeout 40m -run TestBlocksRun ./test/pages
+	$(GOTEST) -tags pages -count 1 -timeout 40m -run TestBlocksRun ./test/pages
 
 .PHONY: race
 race: $(MOTO)/bin/python ## Run the tests of the program and the clouds under the race detector, long ones shortened
-	CGO_ENABLED=1 go test -race -short -timeout 10m ./provider/... ./cloud/... ./cmd/... ./test/aws ./test/property
+	CGO_ENABLED=1 $(GOTEST) $(QUICK) -race -short -timeout 10m ./provider/... ./cloud/... ./cmd/gpu-node-provider ./test/aws ./test/property
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## Check code, formatting and go.mod
@@ -117,27 +123,32 @@ check-generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go ## Check that proto/ holds w
 # What `make test` plays in a minute is played twenty times and more here. Seeds change from run to run; a failure prints its own.
 .PHONY: search
 search: ## Play the random tests for long: some 40 minutes on two cores
-	go test -count 1 -timeout 90m ./test/property -run '^Test(ProviderHolds|NoTraining)' -rapid.checks=500000
-	go test -count 1 -timeout 90m ./cloud/aws -run '^TestRaces$$' -rapid.checks=50000
-	go test -count 1 -timeout 90m ./cloud/simulated -run '^TestRandomCalls$$' -rapid.checks=100000
-	go test -count 1 -timeout 30m ./test/conformance -run '^TestRule06' -rapid.checks=10000
-	go test -count 20 -timeout 30m ./test/conformance ./cloud/simulated -run '^Test(Rule02|KillNine)'
+	$(GOTEST) -count 1 -timeout 90m ./test/property -run '^Test(ProviderHolds|NoTraining)' -rapid.checks=500000
+	$(GOTEST) -count 1 -timeout 90m ./cloud/aws -run '^TestRaces$$' -rapid.checks=50000
+	$(GOTEST) -count 1 -timeout 90m ./cloud/simulated -run '^TestRandomCalls$$' -rapid.checks=100000
+	$(GOTEST) -count 1 -timeout 30m ./test/conformance -run '^TestRule06' -rapid.checks=10000
+	$(GOTEST) -count 20 -timeout 30m ./test/conformance ./cloud/simulated -run '^Test(Rule02|KillNine)'
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s)
-	.ci/fuzz $(FUZZTIME)
+	.ci/fuzz $(FUZZTIME) $(QUICK)
 
 .PHONY: bench
 bench: controlplane ## Measure calls, gate, guard, AWS and memory; fails on a missed ratio
 	go run ./test/bench
 
+# The control plane is needed last and takes the longest. Beside it run the tests, which wait more than they compute, and
+# beside e2e, which waits the most, what needs no part of the testbed.
 .PHONY: ci
-ci: ## Run all that has to pass, quick checks first
-	@.ci/steps build lint check-generate test pages race fuzz trainer-test e2e
+ci: ## Run all that has to pass
+	@.ci/steps build test race trainer-test image-test pages e2e -- controlplane check-generate lint vuln fuzz
 
 .PHONY: clean
 clean: ## Remove what was built, tools included
 	rm -rf bin .cache
+
+.cache:
+	@mkdir -p $@
 
 # Each folder of .ci/tools is a module of its own: the tools disagree about their dependencies, and the product's go.mod
 # has no business with either.
@@ -146,5 +157,5 @@ $(TOOLS)/govulncheck: .ci/tools/vuln/go.mod
 $(TOOLS)/buf: .ci/tools/buf/go.mod
 $(TOOLS)/protoc-gen-go: .ci/tools/protoc/go.mod
 $(TOOLS)/%:
-	go build -C $(<D) -o $(CURDIR)/$(TOOLS)/ tool
+	go build -C $(<D) $(QUICK) -o $(CURDIR)/$(TOOLS)/ tool
 	@touch $@

@@ -54,8 +54,11 @@ var readImage = sync.OnceValues(func() (*builtImage, error) {
 		return nil, fmt.Errorf("%w; %s", err, buildIt)
 	}
 	var index struct{ Manifests []struct{ Digest string } }
-	if err := json.Unmarshal(blobs["index.json"], &index); err != nil || len(index.Manifests) != 1 {
-		return nil, fmt.Errorf("%s: index.json names %d images and not one (%v); %s", archiveFile, len(index.Manifests), err, buildIt)
+	if err := json.Unmarshal(blobs["index.json"], &index); err != nil {
+		return nil, fmt.Errorf("%s: index.json: %w", archiveFile, err)
+	}
+	if len(index.Manifests) != 1 {
+		return nil, fmt.Errorf("%s: index.json names %d images instead of one; %s", archiveFile, len(index.Manifests), buildIt)
 	}
 	blob := func(digest string) []byte { return blobs["blobs/"+strings.Replace(digest, ":", "/", 1)] }
 	var manifest struct {

@@ -31,8 +31,7 @@ import (
 	"gpu-node-provider/cloud/aws/awstest"
 	"gpu-node-provider/provider/mtls"
 	"gpu-node-provider/test/controlplane"
-	"gpu-node-provider/test/freeport"
-	"gpu-node-provider/test/process"
+	"gpu-node-provider/test/testbed/process"
 )
 
 const (
@@ -59,7 +58,7 @@ func newPod(t *testing.T) *pod {
 	p := &pod{root: newRoot(t), authority: t.TempDir()}
 	_, err := mtls.Generate(p.authority, mtls.GenerateOptions{})
 	require.NoError(t, err)
-	ports, err := freeport.Take(2)
+	ports, err := process.FreePorts(2)
 	require.NoError(t, err)
 	p.grpc, p.http = fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])
 	p.startAPI()
@@ -129,7 +128,7 @@ func (p *pod) createPod() {
 // startRedis starts one that speaks TLS only.
 func (p *pod) startRedis() {
 	p.t.Helper()
-	ports, err := freeport.Take(1)
+	ports, err := process.FreePorts(1)
 	require.NoError(p.t, err)
 	p.redis = fmt.Sprintf("127.0.0.1:%d", ports[0])
 	dir := p.t.TempDir()
