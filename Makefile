@@ -61,7 +61,7 @@ demo: testbed ## Tell the acceptance round on the terminal, on a real control pl
 	@go run ./test/testbed/demo
 
 .PHONY: controlplane
-controlplane: | .cache ## Build the real control plane for e2e and demo: 12 minutes the first time, then seconds
+controlplane: | .cache ## Build the real control plane for e2e and demo: 9 minutes the first time, then seconds
 	@flock $(TESTBED).lock test/controlplane/build $(TESTBED)
 
 .PHONY: trainer-test
@@ -129,6 +129,10 @@ search: ## Play the random tests for long: some 40 minutes on two cores
 	$(GOTEST) -count 1 -timeout 30m ./test/conformance -run '^TestRule06' -rapid.checks=10000
 	$(GOTEST) -count 20 -timeout 30m ./test/conformance ./cloud/simulated -run '^Test(Rule02|KillNine)'
 
+.PHONY: mutants
+mutants: ## Check that tests notice when a safeguard of the wiring is left out
+	$(GOTEST) -tags mutants -count 1 -timeout 30m ./test/mutants
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s)
 	.ci/fuzz $(FUZZTIME) $(QUICK)
@@ -141,7 +145,7 @@ bench: controlplane ## Measure calls, gate, guard, AWS and memory; fails on a mi
 # beside e2e, which waits the most, what needs no part of the testbed.
 .PHONY: ci
 ci: ## Run all that has to pass
-	@.ci/steps build test race trainer-test image-test pages e2e -- controlplane check-generate lint vuln fuzz
+	@.ci/steps build test race trainer-test image-test pages e2e -- controlplane check-generate lint vuln fuzz mutants
 
 .PHONY: clean
 clean: ## Remove what was built, tools included
