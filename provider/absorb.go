@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"gpu-node-provider/cloud/logkey"
 )
 
 // Capacity that Cluster Autoscaler has forgotten is not bought twice.
@@ -59,7 +61,7 @@ func (s *Server) forgetAllLocked(why cause) {
 		}
 		record.forgotten = g.inFlight
 		s.log.Info("capacity in flight may be forgotten",
-			zap.String("node_group", g.ID), zap.Int("in_flight", g.inFlight), zap.String("cause", string(why)))
+			zap.String(logkey.NodeGroup, g.ID), zap.Int(logkey.InFlight, g.inFlight), zap.String(logkey.Reason, string(why)))
 	}
 	s.publishLocked(now.catalogue, nil, time.Time{})
 }
@@ -81,7 +83,7 @@ func (w *write) absorb(delta int) bool {
 	w.learned(w.now()) // so that the end of the write publishes the lower maximum
 	s.metrics.absorbed.WithLabelValues(w.id).Inc()
 	s.log.Info("increase absorbed by capacity in flight",
-		zap.String("node_group", w.id), zap.Int("delta", delta), zap.Int("forgotten", forgotten))
+		zap.String(logkey.NodeGroup, w.id), zap.Int(logkey.Delta, delta), zap.Int(logkey.Forgotten, forgotten))
 	s.warnWaiting(w.view, reasonAbsorbed, "the autoscaler asked again for nodes that are already on their way to group "+w.id)
 	return true
 }
@@ -93,8 +95,8 @@ func (w *write) unreadAnswer(granted int) {
 	defer w.s.mu.Unlock()
 	w.record.forgotten += granted
 	w.record.unread = true
-	w.s.log.Warn("increase carried out too late for its caller", zap.String("node_group", w.id),
-		zap.Int("granted", granted), zap.String("cause", string(causeUnreadAnswer)))
+	w.s.log.Warn("increase carried out too late for its caller", zap.String(logkey.NodeGroup, w.id),
+		zap.Int(logkey.Granted, granted), zap.String(logkey.Reason, string(causeUnreadAnswer)))
 }
 
 // countUnavoidable counts what absorbing cannot prevent: growth here while

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/proto"
 )
 
@@ -40,8 +41,8 @@ func (s *Server) decrease(ctx context.Context, id string, delta int) error {
 	if cancelled == 0 {
 		return precondition("nothing to cancel in group %s: all %d of its target are machines", id, w.now().Target)
 	}
-	s.log.Info("node group decreased", zap.String("node_group", id),
-		zap.Int("delta", -delta), zap.Int("cancelled", cancelled), zap.Int("target", w.now().Target))
+	s.log.Info("node group decreased", zap.String(logkey.NodeGroup, id),
+		zap.Int(logkey.Delta, -delta), zap.Int(logkey.Cancelled, cancelled), zap.Int(logkey.Target, w.now().Target))
 	return nil
 }
 

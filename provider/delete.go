@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/proto"
 	"gpu-node-provider/provider/checkpoint"
 )
@@ -212,8 +213,8 @@ func (w *write) carryOut(ctx context.Context, plan *deletion) error {
 	}
 	terminated, err := w.terminate(ctx, plan.terminate)
 	if cancelled+terminated > 0 {
-		w.s.log.Info("nodes deleted", zap.String("node_group", w.id), zap.Int("cancelled", cancelled),
-			zap.Int("terminated", terminated), zap.Int("target", w.now().Target))
+		w.s.log.Info("nodes deleted", zap.String(logkey.NodeGroup, w.id), zap.Int(logkey.Cancelled, cancelled),
+			zap.Int(logkey.Terminated, terminated), zap.Int(logkey.Target, w.now().Target))
 	}
 	if err != nil {
 		w.s.cordonSoon()

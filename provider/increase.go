@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/proto"
 	"gpu-node-provider/provider/quota"
 )
@@ -124,12 +125,12 @@ func (w *write) verify(ctx context.Context, before, granted int, unknown error) 
 // report tells of a grant, and of what was left out of it.
 func (w *write) report(delta, granted int, limit quota.Limit) {
 	fields := []zap.Field{
-		zap.String("node_group", w.id), zap.Int("delta", delta), zap.Int("granted", granted), zap.Int("target", w.now().Target),
+		zap.String(logkey.NodeGroup, w.id), zap.Int(logkey.Delta, delta), zap.Int(logkey.Granted, granted), zap.Int(logkey.Target, w.now().Target),
 	}
 	if granted == delta {
 		w.s.log.Info("node group increased", fields...)
 		return
 	}
-	w.s.log.Warn("node group increased in part", append(fields, zap.String("limit", limit.Text))...)
+	w.s.log.Warn("node group increased in part", append(fields, zap.String(logkey.Limit, limit.Text))...)
 	w.s.warnWaiting(w.view, podReasonOf(limit), fmt.Sprintf("%d of %d nodes granted: %s", granted, delta, limit.Text))
 }

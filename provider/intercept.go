@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"gpu-node-provider/cloud/logkey"
 )
 
 // defaultDeadline is given to calls that bring none, so that nothing waits for
@@ -37,7 +39,7 @@ var errPanic = errors.New("internal error")
 // server down for all groups.
 func recoverPanic(log *zap.Logger) grpc.UnaryServerInterceptor {
 	return recovery.UnaryServerInterceptor(recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error {
-		log.Error("a call panicked", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+		log.Error("a call panicked", zap.Any(logkey.Panic, p), zap.ByteString(logkey.Stack, debug.Stack()))
 		return toStatus(fmt.Errorf("%w: %v", errPanic, p))
 	}))
 }
@@ -87,16 +89,16 @@ func levelOf(err error) zapcore.Level {
 
 func callFields(method string, req any, took time.Duration, err error) []zap.Field {
 	fields := []zap.Field{
-		zap.String("method", method), zap.Duration("duration", took), zap.Stringer("code", status.Code(err)),
+		zap.String(logkey.Method, method), zap.Duration(logkey.Duration, took), zap.Stringer(logkey.Code, status.Code(err)),
 	}
 	if r, ok := req.(interface{ GetId() string }); ok {
-		fields = append(fields, zap.String("node_group", shorten(r.GetId(), maxIDInMessage)))
+		fields = append(fields, zap.String(logkey.NodeGroup, shorten(r.GetId(), maxIDInMessage)))
 	}
 	if r, ok := req.(interface{ GetDelta() int32 }); ok {
-		fields = append(fields, zap.Int32("delta", r.GetDelta()))
+		fields = append(fields, zap.Int32(logkey.Delta, r.GetDelta()))
 	}
 	if err != nil {
-		fields = append(fields, zap.String("error", status.Convert(err).Message()))
+		fields = append(fields, zap.String(logkey.Error, status.Convert(err).Message()))
 	}
 	return fields
 }

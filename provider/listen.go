@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/proto"
 )
 
@@ -106,7 +107,7 @@ func (l *Listener) Serve(port net.Listener) error {
 func (l *Listener) Stop() {
 	l.health.Shutdown()
 	hard := time.AfterFunc(stopTimeout, func() {
-		l.log.Warn("calls in flight did not finish in time", zap.Duration("timeout", stopTimeout))
+		l.log.Warn("calls in flight did not finish in time", zap.Duration(logkey.Timeout, stopTimeout))
 		l.grpc.Stop()
 	})
 	defer hard.Stop()

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/proto"
 )
 
@@ -30,7 +31,7 @@ func (s *Server) Refresh(ctx context.Context, _ *proto.RefreshRequest) (*proto.R
 	}
 	age := s.now().Sub(s.current.Load().taken)
 	if age <= max(maxSnapshotAge, 2*s.readEvery) {
-		s.log.Warn("refresh failed, the old snapshot stays", zap.Error(err), zap.Duration("age", age))
+		s.log.Warn("refresh failed, the old snapshot stays", zap.Error(err), zap.Duration(logkey.SnapshotAge, age))
 		return &proto.RefreshResponse{}, nil
 	}
 	return nil, toStatus(fmt.Errorf("the cloud was last read %s ago: %w", age.Round(time.Second), err))
@@ -144,7 +145,7 @@ func (s *Server) noteOutsider(record *groupRecord, state cloud.Group) {
 	}
 	text := fmt.Sprintf("node group %s: its target went from %d to %d, and not by this provider", state.ID, before.state.Target, state.Target)
 	s.metrics.outside.WithLabelValues(state.ID).Inc()
-	s.log.Warn("capacity changed outside", zap.String("node_group", state.ID), zap.Int("from", before.state.Target), zap.Int("to", state.Target))
+	s.log.Warn("capacity changed outside", zap.String(logkey.NodeGroup, state.ID), zap.Int(logkey.PreviousTarget, before.state.Target), zap.Int(logkey.Target, state.Target))
 	if s.cluster != nil {
 		s.cluster.WarnSelf("CapacityChangedOutside", text)
 	}

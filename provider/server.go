@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/proto"
 	"gpu-node-provider/provider/cluster"
 	"gpu-node-provider/provider/nodegroup"
@@ -231,7 +232,7 @@ func (s *Server) cordonDeparting(ctx context.Context) {
 				continue
 			}
 			if err := s.cluster.Cordon(ctx, i.ID); err != nil {
-				s.log.Warn("cordoning a departing node failed", zap.String("instance", i.ID), zap.Error(err))
+				s.log.Warn("cordoning a departing node failed", zap.String(logkey.Instance, i.ID), zap.Error(err))
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/provider/nodegroup"
 	"gpu-node-provider/provider/quota"
 	"gpu-node-provider/provider/report"
@@ -48,7 +49,7 @@ func (s *Server) measureQuotas(ctx context.Context, catalogue *nodegroup.Catalog
 		}
 		reading, err := s.quotas.read(ctx, q.AWSServiceQuota)
 		if err != nil {
-			s.log.Warn("service quota cannot be read", zap.String("quota", q.Name), zap.String("code", q.AWSServiceQuota), zap.Error(err))
+			s.log.Warn("service quota cannot be read", zap.String(logkey.Quota, q.Name), zap.String(logkey.ServiceQuota, q.AWSServiceQuota), zap.Error(err))
 			reading = s.quotas.failed(q.Name, err)
 		}
 		s.quotas.keep(q.Name, reading)

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/proto"
 	"gpu-node-provider/provider/nodegroup"
 	"gpu-node-provider/provider/quota"
@@ -133,7 +134,7 @@ func (s *Server) warnOfOverrides(c *nodegroup.Catalogue) {
 	for _, g := range c.All() {
 		if _, some := g.Overrides(); some {
 			s.log.Warn("scaleDown overrides make Cluster Autoscaler 1.35 and later take a booting GPU node for unready, and buy another",
-				zap.String("node_group", g.ID))
+				zap.String(logkey.NodeGroup, g.ID))
 		}
 	}
 }
@@ -269,9 +270,9 @@ func (s *Server) tellProblem(before, g *groupView) {
 	switch {
 	case is == was:
 	case is != "":
-		s.log.Error("node group cannot be served", zap.String("node_group", g.ID), zap.String("problem", is))
+		s.log.Error("node group cannot be served", zap.String(logkey.NodeGroup, g.ID), zap.String(logkey.Reason, is))
 	default:
-		s.log.Info("node group is served again", zap.String("node_group", g.ID))
+		s.log.Info("node group is served again", zap.String(logkey.NodeGroup, g.ID))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 )
 
 // write is one write to one group, from its turn in the lane to its end.
@@ -175,7 +176,7 @@ func (s *Server) settleLocked(record *groupRecord, state cloud.Group) {
 		record.forgotten += raised
 		record.unread = true
 		s.log.Warn("an increase whose outcome was not known was carried out",
-			zap.String("node_group", state.ID), zap.Int("raised", raised))
+			zap.String(logkey.NodeGroup, state.ID), zap.Int(logkey.Granted, raised))
 		return
 	}
 	if s.now().After(d.until) {

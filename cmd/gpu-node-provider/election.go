@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/provider/config"
 )
 
@@ -85,7 +86,7 @@ func newElection(c *config.Kubernetes, k *kube, log *zap.Logger) (*election, err
 			OnStartedLeading: func(context.Context) { close(e.led) },
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(leader string) {
-				log.Info("leader known", zap.String("leader", leader), zap.Bool("this_replica", leader == identity))
+				log.Info("leader known", zap.String(logkey.Leader, leader), zap.Bool(logkey.ThisReplica, leader == identity))
 			},
 		},
 	})
@@ -171,7 +172,7 @@ func (e *election) untilDone(ctx context.Context, failure string, try func(conte
 	return wait.PollUntilContextCancel(ctx, retryPeriod, true, func(ctx context.Context) (bool, error) {
 		err := try(ctx)
 		if err != nil && ctx.Err() == nil {
-			e.log.Error(failure+", trying again", zap.String("pod", e.pod), zap.Error(err))
+			e.log.Error(failure+", trying again", zap.String(logkey.Replica, e.pod), zap.Error(err))
 		}
 		return err == nil, nil
 	})

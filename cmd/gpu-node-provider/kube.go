@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/provider/checkpoint"
 	"gpu-node-provider/provider/cluster"
 	"gpu-node-provider/provider/config"
@@ -78,7 +79,7 @@ func policyOf(file *config.Config) guard.Policy {
 func (k *kube) loadRecord(ctx context.Context) error {
 	warnings, _ := k.store.Warnings(ctx) // doctor reports a Redis that cannot be asked, and so does every pass
 	for _, warning := range warnings {
-		k.log.Warn("redis setting can lose acknowledgements", zap.String("warning", warning))
+		k.log.Warn("redis setting can lose acknowledgements", zap.String(logkey.Reason, warning))
 	}
 	return k.record.Load(ctx)
 }

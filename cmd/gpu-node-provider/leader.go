@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/provider"
 	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/nodegroup"
@@ -125,7 +126,7 @@ func (r *replica) serveCalls(ctx context.Context, l *leader, port net.Listener) 
 	defer stop()
 	r.progress.finish() // the port is open, and answers as soon as Serve begins
 	groups := len(l.whole.NodeGroups)
-	r.log.Info("serving", zap.Stringer("grpc", port.Addr()), zap.Stringer("http", r.http.Addr()), zap.Int("node_groups", groups), zap.String("version", version))
+	r.log.Info("serving", zap.Stringer(logkey.GRPCAddress, port.Addr()), zap.Stringer(logkey.HTTPAddress, r.http.Addr()), zap.Int(logkey.NodeGroups, groups), zap.String(logkey.Version, version))
 	if err := r.banner(port.Addr(), groups); err != nil {
 		listener.StopNow()
 		return errors.Join(err, port.Close())

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/test/testbed/process"
 )
 
@@ -178,9 +179,10 @@ func serving(t *testing.T, f file) (p *program, grpc, http string) {
 	p = start(t, "serve", "--config", f.write(t))
 	eventually(t, "it serves", func() bool {
 		for line := range strings.Lines(p.stderr.String()) {
-			var entry struct{ Msg, GRPC, HTTP string }
-			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "serving" {
-				grpc, http = entry.GRPC, entry.HTTP
+			entry := map[string]any{}
+			if json.Unmarshal([]byte(line), &entry) == nil && entry["msg"] == "serving" {
+				grpc, _ = entry[logkey.GRPCAddress].(string)
+				http, _ = entry[logkey.HTTPAddress].(string)
 			}
 		}
 		return grpc != "" || !p.running()

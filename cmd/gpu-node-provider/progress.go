@@ -9,6 +9,8 @@ import (
 
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"gpu-node-provider/cloud/logkey"
 )
 
 const (
@@ -73,7 +75,7 @@ func (p *progress) failed(err error) {
 	p.failure = err.Error()
 	p.mu.Unlock()
 	if before != err.Error() {
-		p.log.Warn("start step failed, trying again", zap.String("missing", missing), zap.Error(err))
+		p.log.Warn("start step failed, trying again", zap.String(logkey.WaitingFor, missing), zap.Error(err))
 	}
 }
 
@@ -87,7 +89,7 @@ func (p *progress) remind(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			p.log.Info("still waiting", zap.NamedError("missing", p.err()), zap.Duration("waited", time.Since(began).Round(time.Second)))
+			p.log.Info("still waiting", zap.NamedError(logkey.WaitingFor, p.err()), zap.Duration(logkey.Waited, time.Since(began).Round(time.Second)))
 		}
 	}
 }

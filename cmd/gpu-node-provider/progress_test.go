@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"gpu-node-provider/cloud/logkey"
 )
 
 // TestStartNamesWhatItWaitsFor: readiness names the step that is missing and why it
@@ -33,7 +35,7 @@ func TestStartNamesWhatItWaitsFor(t *testing.T) {
 		require.Equal(t, 2, logs.FilterMessage("start step failed, trying again").Len(), "one line for each reason, not for each try")
 		reminders := logs.FilterMessage("still waiting").All()
 		require.Len(t, reminders, 2)
-		require.Equal(t, "the cloud has not been read yet: throttled", reminders[1].ContextMap()["missing"])
+		require.Equal(t, "the cloud has not been read yet: throttled", reminders[1].ContextMap()[logkey.WaitingFor])
 		require.Error(t, p.err(), "until the next step or the end of the start")
 
 		ctx, cancel := context.WithCancel(t.Context())

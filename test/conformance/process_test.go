@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gpu-node-provider/cloud/logkey"
 	testprocess "gpu-node-provider/test/testbed/process"
 )
 
@@ -93,8 +94,8 @@ func (p *process) addresses(t *testing.T) (grpc, http string) {
 		return len(p.logged(t, "serving")) > 0
 	})
 	entry := p.logged(t, "serving")[0]
-	grpc, _ = entry["grpc"].(string)
-	http, _ = entry["http"].(string)
+	grpc, _ = entry[logkey.GRPCAddress].(string)
+	http, _ = entry[logkey.HTTPAddress].(string)
 	return grpc, http
 }
 

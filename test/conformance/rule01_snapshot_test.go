@@ -18,6 +18,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/proto"
 	testprocess "gpu-node-provider/test/testbed/process"
 )
@@ -129,7 +130,7 @@ func (s *server) refreshes(t *testing.T) []map[string]any {
 	t.Helper()
 	var found []map[string]any
 	for _, entry := range s.logged(t, "refresh failed, the old snapshot stays") {
-		if entry["age"] != nil { // with an age it is from the call, without from the background
+		if entry[logkey.SnapshotAge] != nil { // with an age it is from the call, without from the background
 			entry["code"] = "OK"
 			found = append(found, entry)
 		}
