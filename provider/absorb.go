@@ -60,7 +60,7 @@ func (s *Server) forgetAllLocked(why cause) {
 			continue // one answer of OK was enough
 		}
 		record.forgotten = g.inFlight
-		s.log.Info("capacity in flight may be forgotten",
+		s.log.Info("Cluster Autoscaler may have forgotten capacity in flight",
 			zap.String(logkey.NodeGroup, g.ID), zap.Int(logkey.InFlight, g.inFlight), zap.String(logkey.Reason, string(why)))
 	}
 	s.publishLocked(now.catalogue, nil, time.Time{})
@@ -84,7 +84,7 @@ func (w *write) absorb(delta int) bool {
 	s.metrics.absorbed.WithLabelValues(w.id).Inc()
 	s.log.Info("increase absorbed by capacity in flight",
 		zap.String(logkey.NodeGroup, w.id), zap.Int(logkey.Delta, delta), zap.Int(logkey.Forgotten, forgotten))
-	s.warnWaiting(w.view, reasonAbsorbed, "the autoscaler asked again for nodes that are already on their way to group "+w.id)
+	s.warnWaiting(w.view, reasonAbsorbed, "Cluster Autoscaler requested nodes again that are already being added to group "+w.id)
 	return true
 }
 
@@ -95,7 +95,7 @@ func (w *write) unreadAnswer(granted int) {
 	defer w.s.mu.Unlock()
 	w.record.forgotten += granted
 	w.record.unread = true
-	w.s.log.Warn("increase carried out too late for its caller", zap.String(logkey.NodeGroup, w.id),
+	w.s.log.Warn("increase carried out after the deadline of its call", zap.String(logkey.NodeGroup, w.id),
 		zap.Int(logkey.Granted, granted), zap.String(logkey.Reason, string(causeUnreadAnswer)))
 }
 

@@ -17,7 +17,7 @@ import (
 // sends the whole of a request that timed out although part of it has arrived.
 func (s *Server) NodeGroupDecreaseTargetSize(ctx context.Context, req *proto.NodeGroupDecreaseTargetSizeRequest) (*proto.NodeGroupDecreaseTargetSizeResponse, error) {
 	if req.GetDelta() >= 0 {
-		return nil, toStatus(invalid("delta is %d, it must be negative", req.GetDelta()))
+		return nil, toStatus(invalid("delta is %d; it must be negative", req.GetDelta()))
 	}
 	if err := s.decrease(ctx, req.GetId(), -int(req.GetDelta())); err != nil {
 		return nil, toStatus(err)
@@ -39,7 +39,7 @@ func (s *Server) decrease(ctx context.Context, id string, delta int) error {
 		return err
 	}
 	if cancelled == 0 {
-		return precondition("nothing to cancel in group %s: all %d of its target are machines", id, w.now().Target)
+		return precondition("nothing to cancel in node group %s: all %d nodes of its target are instances", id, w.now().Target)
 	}
 	s.log.Info("node group decreased", zap.String(logkey.NodeGroup, id),
 		zap.Int(logkey.Delta, -delta), zap.Int(logkey.Cancelled, cancelled), zap.Int(logkey.Target, w.now().Target))

@@ -59,7 +59,7 @@ func (s *Server) delete(ctx context.Context, id string, nodes []checkpoint.Insta
 	}
 	held, err := s.ask(ctx, plan.terminate)
 	if err != nil {
-		return fmt.Errorf("no node of group %s may go: %w", id, err)
+		return fmt.Errorf("no node of group %s was deleted: %w", id, err)
 	}
 	kept, err := plan.keep(held)
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *Server) delete(ctx context.Context, id string, nodes []checkpoint.Insta
 	}
 	if kept != "" {
 		s.metrics.refused.WithLabelValues(id).Add(float64(len(held)))
-		return precondition("the others went; kept %s", kept)
+		return precondition("the other nodes were deleted; kept %s", kept)
 	}
 	return nil
 }
@@ -123,8 +123,8 @@ func (w *write) plan(ctx context.Context, nodes []checkpoint.Instance) (*deletio
 	least := max(w.view.minSize(), w.now().Min)
 	left := w.now().Target - len(plan.cancel) - len(plan.terminate)
 	if len(plan.terminate) > 0 && left < least {
-		return nil, precondition("nothing was deleted; group %s has a target of %d and a minimum of %d: %d nodes are too many",
-			w.id, w.now().Target, least, len(plan.terminate))
+		return nil, precondition("nothing was deleted; group %s has a target of %d, and without %d nodes it would be below its minimum of %d",
+			w.id, w.now().Target, len(plan.terminate), least)
 	}
 	return plan, nil
 }
@@ -170,17 +170,17 @@ func (w *write) identify(ctx context.Context, strangers []checkpoint.Instance) e
 	}
 	found, err := w.s.backend.Lookup(ctx, w.id, unknown)
 	if err != nil {
-		return fmt.Errorf("asking the cloud about %d instances that are not in group %s: %w", len(unknown), w.id, err)
+		return fmt.Errorf("looking up %d instances that are not in node group %s: %w", len(unknown), w.id, err)
 	}
 	for n, existence := range found {
 		switch existence {
 		case cloud.Gone:
 		case cloud.Present: // it arrived between two questions; the next try finds it
-			return fmt.Errorf("instance %s has just arrived in group %s: %w", shorten(unknown[n], maxIDInMessage), w.id, cloud.ErrUnavailable)
+			return fmt.Errorf("instance %s has just joined node group %s; try again: %w", shorten(unknown[n], maxIDInMessage), w.id, cloud.ErrUnavailable)
 		case cloud.Foreign:
-			return invalid("instance %s is not of node group %s and never was", shorten(unknown[n], maxIDInMessage), w.id)
+			return invalid("instance %s does not belong to node group %s and never did", shorten(unknown[n], maxIDInMessage), w.id)
 		default:
-			return invalid("instance %s is not of node group %s and never was", shorten(unknown[n], maxIDInMessage), w.id)
+			return invalid("instance %s does not belong to node group %s and never did", shorten(unknown[n], maxIDInMessage), w.id)
 		}
 	}
 	return nil
@@ -198,7 +198,7 @@ func (w *write) spellings(nodes []checkpoint.Instance) error {
 			continue
 		}
 		if other, ok := w.s.cluster.OtherSpelling(n.ID); ok {
-			return precondition("nothing was deleted; instance %s has the Node %s, whose spec.providerID is %q: make the two equal byte for byte",
+			return precondition("nothing was deleted; instance %s has the Node %s, whose spec.providerID is %q; the two must be equal byte for byte",
 				n.ID, other.Name, other.Spec.ProviderID)
 		}
 	}

@@ -149,7 +149,7 @@ func TestNothingIsStartedWithoutTimeForTheAnswer(t *testing.T) {
 			defer cancel()
 			err := call(ctx)
 			require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%v", err)
-			require.ErrorContains(t, err, "less than 1s is left of the caller's time")
+			require.ErrorContains(t, err, "less than 1s remains before the caller's deadline")
 			groups, err := s.backend.Describe(context.Background(), "t4")
 			require.NoError(t, err)
 			require.Equal(t, 3, groups[0].Target)
@@ -274,13 +274,13 @@ func TestIncreaseInDoubtCountsAsBought(t *testing.T) {
 	require.NoError(t, s.refresh(context.Background()))
 	require.Equal(t, codes.ResourceExhausted, status.Code(increase(s, "opts", 1)), "a reading that has not seen it is no proof")
 	report := s.Report()
-	require.Contains(t, report.NodeGroups[0].Limit, "2 nodes count whose increase is in doubt")
+	require.Contains(t, report.NodeGroups[0].Limit, "2 nodes of an unconfirmed increase included")
 
 	step(doubtFor + time.Second)
 	require.NoError(t, s.refresh(context.Background()))
 	require.NoError(t, increase(s, "opts", 1), "nothing comes of it any more")
 	report = s.Report()
-	require.NotContains(t, report.NodeGroups[0].Limit, "in doubt")
+	require.NotContains(t, report.NodeGroups[0].Limit, "unconfirmed")
 }
 
 // What was given up before it was sent is in no doubt, however little time was left.

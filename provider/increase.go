@@ -18,7 +18,7 @@ import (
 // already boots there.
 func (s *Server) NodeGroupIncreaseSize(ctx context.Context, req *proto.NodeGroupIncreaseSizeRequest) (*proto.NodeGroupIncreaseSizeResponse, error) {
 	if req.GetDelta() < 1 {
-		return nil, toStatus(invalid("delta is %d, it must be at least 1", req.GetDelta()))
+		return nil, toStatus(invalid("delta is %d; it must be at least 1", req.GetDelta()))
 	}
 	if err := s.increase(ctx, req.GetId(), int(req.GetDelta())); err != nil {
 		return nil, toStatus(err)
@@ -36,7 +36,7 @@ func (s *Server) increase(ctx context.Context, id string, delta int) error {
 		return err
 	}
 	if err := hasTime(ctx); err != nil { // nor would the caller read that it was absorbed
-		return fmt.Errorf("nothing was bought: %w", err)
+		return fmt.Errorf("no node was requested: %w", err)
 	}
 	if w.absorb(delta) {
 		return nil
@@ -56,7 +56,7 @@ func (s *Server) increase(ctx context.Context, id string, delta int) error {
 	w.report(delta, granted, limit)
 	if err := ctx.Err(); err != nil {
 		w.unreadAnswer(granted)
-		return fmt.Errorf("node group %s was increased by %d, too late for the caller: %w", id, granted, err)
+		return fmt.Errorf("node group %s was increased by %d after the deadline of the call: %w", id, granted, err)
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func (w *write) verify(ctx context.Context, before, granted int, unknown error) 
 		w.record.doubt.granted += earlier.granted
 	}
 	if w.state != nil {
-		return fmt.Errorf("increasing node group %s by %d: not carried out so far: %w: %w", w.id, granted, cloud.ErrUnavailable, unknown)
+		return fmt.Errorf("increasing node group %s by %d: not carried out yet: %w: %w", w.id, granted, cloud.ErrUnavailable, unknown)
 	}
 	return fmt.Errorf("increasing node group %s by %d: %w", w.id, granted, unknown)
 }
@@ -131,6 +131,6 @@ func (w *write) report(delta, granted int, limit quota.Limit) {
 		w.s.log.Info("node group increased", fields...)
 		return
 	}
-	w.s.log.Warn("node group increased in part", append(fields, zap.String(logkey.Limit, limit.Text))...)
+	w.s.log.Warn("node group partially increased", append(fields, zap.String(logkey.Limit, limit.Text))...)
 	w.s.warnWaiting(w.view, podReasonOf(limit), fmt.Sprintf("%d of %d nodes granted: %s", granted, delta, limit.Text))
 }

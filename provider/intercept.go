@@ -39,7 +39,7 @@ var errPanic = errors.New("internal error")
 // server down for all groups.
 func recoverPanic(log *zap.Logger) grpc.UnaryServerInterceptor {
 	return recovery.UnaryServerInterceptor(recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error {
-		log.Error("a call panicked", zap.Any(logkey.Panic, p), zap.ByteString(logkey.Stack, debug.Stack()))
+		log.Error("handler panicked", zap.Any(logkey.Panic, p), zap.ByteString(logkey.Stack, debug.Stack()))
 		return toStatus(fmt.Errorf("%w: %v", errPanic, p))
 	}))
 }

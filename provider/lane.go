@@ -20,7 +20,7 @@ func (l lane) enter(ctx context.Context) error {
 	case l <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for an earlier call, nothing was started: %w", ctx.Err())
+		return fmt.Errorf("waiting for an earlier call; nothing was started: %w", ctx.Err())
 	}
 }
 

@@ -107,7 +107,7 @@ func (l *Listener) Serve(port net.Listener) error {
 func (l *Listener) Stop() {
 	l.health.Shutdown()
 	hard := time.AfterFunc(stopTimeout, func() {
-		l.log.Warn("calls in flight did not finish in time", zap.Duration(logkey.Timeout, stopTimeout))
+		l.log.Warn("calls in flight did not finish before the timeout", zap.Duration(logkey.Timeout, stopTimeout))
 		l.grpc.Stop()
 	})
 	defer hard.Stop()

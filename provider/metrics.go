@@ -31,20 +31,20 @@ func newMetrics() *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
 	}
 	return &metrics{
-		asked:         counter("increase_nodes_asked_total", "Nodes asked for by IncreaseSize.", "node_group"),
-		granted:       counter("increase_nodes_granted_total", "Nodes granted of those asked for.", "node_group"),
-		refusedNodes:  counter("increase_nodes_refused_total", "Nodes refused of those asked for, because of a limit.", "node_group"),
-		cancelled:     counter("placeholders_cancelled_total", "Units of capacity cancelled before a machine came.", "node_group"),
+		asked:         counter("increase_nodes_asked_total", "Nodes requested by IncreaseSize.", "node_group"),
+		granted:       counter("increase_nodes_granted_total", "Nodes granted of those requested.", "node_group"),
+		refusedNodes:  counter("increase_nodes_refused_total", "Nodes refused of those requested, because of a limit.", "node_group"),
+		cancelled:     counter("placeholders_cancelled_total", "Placeholders cancelled before an instance launched.", "node_group"),
 		terminated:    counter("instances_terminated_total", "Instances whose termination the cloud has confirmed.", "node_group"),
-		refused:       counter("deletions_refused_total", "Instances that the gate kept from being deleted.", "node_group"),
-		absorbed:      counter("increases_absorbed_total", "IncreaseSize calls answered by capacity that was in flight and forgotten.", "node_group"),
-		unavoidable:   counter("unavoidable_duplicates_total", "Purchases while given-up capacity was in flight in another group.", "reason"),
+		refused:       counter("deletions_refused_total", "Instances whose deletion was refused to keep unsaved training.", "node_group"),
+		absorbed:      counter("increases_absorbed_total", "IncreaseSize calls answered with capacity in flight that Cluster Autoscaler had forgotten.", "node_group"),
+		unavoidable:   counter("unavoidable_duplicates_total", "Increases while capacity that Cluster Autoscaler had given up on was in flight in another group.", "reason"),
 		outside:       counter("capacity_changed_outside_total", "Changes of a group's target that this provider did not make.", "node_group"),
-		refreshErrors: counter("refresh_errors_total", "Failed readings of the cloud.", "class"),
+		refreshErrors: counter("refresh_errors_total", "Failed reads of the cloud, by class of the error.", "class"),
 		reloads:       counter("config_reloads_total", "Changes of the node group file, by outcome.", "outcome"),
 		reloadFailed: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "config_reload_failed",
-			Help: "1 while the node group file on disk is not the one in force.",
+			Help: "1 while the node group file on disk is not in effect.",
 		}),
 	}
 }
@@ -103,13 +103,13 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	descTarget    = desc("node_group_target_size", "Capacity asked for, placeholders included.", "node_group")
-	descMax       = desc("node_group_effective_max_size", "What the group may grow to now.", "node_group")
+	descTarget    = desc("node_group_target_size", "Target size in nodes, placeholders included.", "node_group")
+	descMax       = desc("node_group_effective_max_size", "Size up to which the group may grow now.", "node_group")
 	descInstances = desc("node_group_instances", "Instances by state.", "node_group", "state")
-	descForgotten = desc("node_group_forgotten_capacity", "Capacity in flight that the autoscaler may not count.", "node_group")
+	descForgotten = desc("node_group_forgotten_capacity", "Capacity in flight that Cluster Autoscaler may not count.", "node_group")
 	descUsed      = desc("quota_used", "Use of a quota, in its resource.", "quota", "resource")
 	descLimit     = desc("quota_limit", "Limit of a quota, in its resource.", "quota", "resource")
-	descAge       = desc("snapshot_age_seconds", "Time since the cloud was last read as a whole.")
+	descAge       = desc("snapshot_age_seconds", "Time since the last full read of the cloud.")
 )
 
 // sizes collects what the snapshot says.

@@ -16,7 +16,7 @@ var notOurs = &proto.NodeGroupForNodeResponse{NodeGroup: &proto.NodeGroup{}}
 // anybody asks for it; after a restart, by its label.
 func (s *Server) NodeGroupForNode(_ context.Context, req *proto.NodeGroupForNodeRequest) (*proto.NodeGroupForNodeResponse, error) {
 	if req.GetNode() == nil {
-		return nil, toStatus(invalid("the request names no node"))
+		return nil, toStatus(invalid("the request has no node"))
 	}
 	if g := s.groupOf(s.current.Load(), req.GetNode()); g != nil {
 		return g.forNode, nil

@@ -14,7 +14,7 @@ import (
 // which up to 1.34 would be read as all zeroes; and any answer makes 1.35 and
 // later take a booting GPU node for unready, since the node's startup time has
 // no field (cluster-autoscaler/processors/nodegroupconfig).
-var noOptions = toStatus(&classified{errUnimplemented, "the group has no overrides in scaleDown"})
+var noOptions = toStatus(&classified{errUnimplemented, "the node group has no scaleDown overrides"})
 
 // NodeGroupGetOptions answers only for groups with overrides. Then every field
 // is the override or the caller's default, in both wire forms.
@@ -28,7 +28,7 @@ func (s *Server) NodeGroupGetOptions(_ context.Context, req *proto.NodeGroupAuto
 		return nil, noOptions
 	}
 	if req.GetDefaults() == nil {
-		return nil, toStatus(invalid("the request carries no defaults, and an option without one would become zero"))
+		return nil, toStatus(invalid("the request has no defaults; options without a default would become zero"))
 	}
 	options, ok := merge(req.GetDefaults(), overrides)
 	if !ok {

@@ -14,7 +14,7 @@ import (
 // group comes from the provider id or from the label.
 func (s *Server) PricingNodePrice(_ context.Context, req *proto.PricingNodePriceRequest) (*proto.PricingNodePriceResponse, error) {
 	if req.GetNode() == nil {
-		return nil, toStatus(invalid("the request names no node"))
+		return nil, toStatus(invalid("the request has no node"))
 	}
 	hours, err := hoursBetween(req.GetStartTimestamp(), req.GetEndTimestamp(), req.GetStartTime(), req.GetEndTime())
 	if err != nil {
@@ -22,7 +22,7 @@ func (s *Server) PricingNodePrice(_ context.Context, req *proto.PricingNodePrice
 	}
 	g := s.groupOf(s.current.Load(), req.GetNode())
 	if g == nil {
-		return nil, toStatus(&classified{errNotFound, "the node is of no node group"})
+		return nil, toStatus(&classified{errNotFound, "the node does not belong to a node group"})
 	}
 	dollars, _ := g.HourlyPrice()
 	return &proto.PricingNodePriceResponse{Price: dollars * hours}, nil
@@ -39,11 +39,11 @@ func (s *Server) PricingPodPrice(_ context.Context, req *proto.PricingPodPriceRe
 		bytes = req.GetPod()
 	}
 	if len(bytes) == 0 {
-		return nil, toStatus(invalid("the request carries no pod"))
+		return nil, toStatus(invalid("the request has no pod"))
 	}
 	pod := &corev1.Pod{}
 	if err := pod.Unmarshal(bytes); err != nil {
-		return nil, toStatus(invalid("the pod cannot be decoded: %v", err))
+		return nil, toStatus(invalid("decoding the pod: %v", err))
 	}
 	return &proto.PricingPodPriceResponse{Price: s.current.Load().catalogue.PodPrice(pod) * hours}, nil
 }
@@ -55,7 +55,7 @@ func hoursBetween(start, end, oldStart, oldEnd *timestamppb.Timestamp) (float64,
 		start, end = oldStart, oldEnd
 	}
 	if start == nil || end == nil {
-		return 0, invalid("start and end are both needed")
+		return 0, invalid("start and end are both required")
 	}
 	if err := start.CheckValid(); err != nil {
 		return 0, invalid("start: %v", err)

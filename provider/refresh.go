@@ -31,7 +31,7 @@ func (s *Server) Refresh(ctx context.Context, _ *proto.RefreshRequest) (*proto.R
 	}
 	age := s.now().Sub(s.current.Load().taken)
 	if age <= max(maxSnapshotAge, 2*s.readEvery) {
-		s.log.Warn("refresh failed, the old snapshot stays", zap.Error(err), zap.Duration(logkey.SnapshotAge, age))
+		s.log.Warn("refresh failed, keeping the previous snapshot", zap.Error(err), zap.Duration(logkey.SnapshotAge, age))
 		return &proto.RefreshResponse{}, nil
 	}
 	return nil, toStatus(fmt.Errorf("the cloud was last read %s ago: %w", age.Round(time.Second), err))
@@ -143,9 +143,9 @@ func (s *Server) noteOutsider(record *groupRecord, state cloud.Group) {
 	if before == nil || before.problem() != "" || ours || before.state.Target == state.Target {
 		return
 	}
-	text := fmt.Sprintf("node group %s: its target went from %d to %d, and not by this provider", state.ID, before.state.Target, state.Target)
+	text := fmt.Sprintf("the target of node group %s changed from %d to %d, and this provider did not change it", state.ID, before.state.Target, state.Target)
 	s.metrics.outside.WithLabelValues(state.ID).Inc()
-	s.log.Warn("capacity changed outside", zap.String(logkey.NodeGroup, state.ID), zap.Int(logkey.PreviousTarget, before.state.Target), zap.Int(logkey.Target, state.Target))
+	s.log.Warn("target changed outside this provider", zap.String(logkey.NodeGroup, state.ID), zap.Int(logkey.PreviousTarget, before.state.Target), zap.Int(logkey.Target, state.Target))
 	if s.cluster != nil {
 		s.cluster.WarnSelf("CapacityChangedOutside", text)
 	}

@@ -20,10 +20,10 @@ func (s *Server) TookFile(err error) {
 	s.reloadError = err
 	s.mu.Unlock()
 	if err != nil {
-		s.log.Error("node group file rejected, the old one stays in force", zap.Error(err))
+		s.log.Error("node group file rejected, the previous one stays in effect", zap.Error(err))
 		return
 	}
-	s.log.Info("node group file in force")
+	s.log.Info("node group file in effect")
 }
 
 // Reload puts another catalogue in force, wholly or not at all: an error leaves
@@ -41,7 +41,7 @@ func (s *Server) Reload(ctx context.Context, next *nodegroup.Catalogue) error {
 	}
 	defer leave()
 	if err := s.backend.Configure(ctx, next.Specs()); err != nil {
-		return s.restore(ctx, fmt.Errorf("telling the cloud about the node groups: %w", err))
+		return s.restore(ctx, fmt.Errorf("configuring the node groups in the cloud: %w", err))
 	}
 	marks := s.marks()
 	states, err := s.backend.Describe(ctx)
@@ -83,7 +83,7 @@ func (s *Server) holdDropped(ctx context.Context, next *nodegroup.Catalogue) (le
 		held = append(held, l)
 		states, err := s.backend.Describe(ctx, g.ID)
 		if err != nil {
-			problems = append(problems, fmt.Errorf("node group %s %s, and the cloud cannot say whether it is empty: %w", g.ID, dropped, err))
+			problems = append(problems, fmt.Errorf("node group %s %s, and it is not known whether it is empty: %w", g.ID, dropped, err))
 		} else if n := s.instancesOf(states[0]); n > 0 {
 			problems = append(problems, fmt.Errorf("node group %s %s and has %d instances: %s", g.ID, dropped, n, toKeep(g.Group, next)))
 		}
@@ -102,7 +102,7 @@ func droppedBy(next *nodegroup.Catalogue, g *nodegroup.Group) string {
 	case !stays:
 		return "is missing from the new file"
 	case after.AutoScalingGroup != g.AutoScalingGroup:
-		return fmt.Sprintf("is Auto Scaling group %s instead of %s in the new file", after.AutoScalingGroup, g.AutoScalingGroup)
+		return fmt.Sprintf("has Auto Scaling group %s instead of %s in the new file", after.AutoScalingGroup, g.AutoScalingGroup)
 	default:
 		return ""
 	}
@@ -112,13 +112,13 @@ func droppedBy(next *nodegroup.Catalogue, g *nodegroup.Group) string {
 func toKeep(g *nodegroup.Group, next *nodegroup.Catalogue) string {
 	for _, other := range next.All() {
 		if g.AutoScalingGroup != "" && other.AutoScalingGroup == g.AutoScalingGroup {
-			return fmt.Sprintf("its Auto Scaling group %s is node group %s there; keep the id %s", g.AutoScalingGroup, other.ID, g.ID)
+			return fmt.Sprintf("its Auto Scaling group %s belongs to node group %s in that file; keep the id %s", g.AutoScalingGroup, other.ID, g.ID)
 		}
 	}
 	if _, stays := next.Lookup(g.ID); stays {
-		return fmt.Sprintf("keep autoScalingGroup: %s, with retired: true until it is empty, and give the other an id of its own", g.AutoScalingGroup)
+		return fmt.Sprintf("keep autoScalingGroup: %s, with retired: true until it is empty, and add the other as a node group with a new id", g.AutoScalingGroup)
 	}
-	return "write retired: true until it is empty"
+	return "set retired: true until it is empty"
 }
 
 // instancesOf counts what a group has, by the snapshot where the cloud cannot serve it.
@@ -145,7 +145,7 @@ func (s *Server) restore(ctx context.Context, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
 	if err := s.backend.Configure(ctx, s.current.Load().catalogue.Specs()); err != nil {
-		return fmt.Errorf("%w; and the old groups could not be put back: %w", cause, err)
+		return fmt.Errorf("%w; restoring the previous node groups: %w", cause, err)
 	}
 	return cause
 }

@@ -208,7 +208,7 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("refresh failed, the old snapshot stays", zap.Error(err))
+			s.log.Warn("refresh failed, keeping the previous snapshot", zap.Error(err))
 		}
 		s.measureQuotas(ctx, s.current.Load().catalogue, s.current.Load().states())
 		s.cordonDeparting(ctx)
@@ -232,7 +232,7 @@ func (s *Server) cordonDeparting(ctx context.Context) {
 				continue
 			}
 			if err := s.cluster.Cordon(ctx, i.ID); err != nil {
-				s.log.Warn("cordoning a departing node failed", zap.String(logkey.Instance, i.ID), zap.Error(err))
+				s.log.Warn("failed to cordon the node of an instance that terminates", zap.String(logkey.Instance, i.ID), zap.Error(err))
 			}
 		}
 	}

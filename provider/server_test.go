@@ -353,7 +353,7 @@ func TestGateKeepsNodes(t *testing.T) {
 
 	err = remove(true, ids[0], ids[1])
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
-	require.ErrorContains(t, err, "the others went; kept "+ids[1])
+	require.ErrorContains(t, err, "the other nodes were deleted; kept "+ids[1])
 	require.Equal(t, 3, targetOfT4(t, s), "of fakes the clear ones go")
 
 	refuse, fails = nil, errors.New("redis is away")
@@ -380,12 +380,12 @@ func TestReloadIsWholeOrNothing(t *testing.T) {
 		return catalogue(c)
 	}
 	err := s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups = c.NodeGroups[:1] }))
-	require.ErrorContains(t, err, "node group opts is missing from the new file and has 1 instances: write retired: true until it is empty")
+	require.ErrorContains(t, err, "node group opts is missing from the new file and has 1 instances: set retired: true until it is empty")
 	require.ErrorContains(t, s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups[1].ID = "other" })),
-		"node group opts is missing from the new file and has 1 instances: its Auto Scaling group gpu-opts is node group other there; keep the id opts")
+		"node group opts is missing from the new file and has 1 instances: its Auto Scaling group gpu-opts belongs to node group other in that file; keep the id opts")
 	require.ErrorContains(t, s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups[1].AutoScalingGroup = "gpu-more" })),
-		"node group opts is Auto Scaling group gpu-more instead of gpu-opts in the new file and has 1 instances: keep autoScalingGroup: gpu-opts, "+
-			"with retired: true until it is empty, and give the other an id of its own")
+		"node group opts has Auto Scaling group gpu-more instead of gpu-opts in the new file and has 1 instances: keep autoScalingGroup: gpu-opts, "+
+			"with retired: true until it is empty, and add the other as a node group with a new id")
 	s.TookFile(err)
 	report := s.Report()
 	require.Contains(t, report.ReloadError, "node group opts is missing")

@@ -49,7 +49,7 @@ func (s *Server) measureQuotas(ctx context.Context, catalogue *nodegroup.Catalog
 		}
 		reading, err := s.quotas.read(ctx, q.AWSServiceQuota)
 		if err != nil {
-			s.log.Warn("service quota cannot be read", zap.String(logkey.Quota, q.Name), zap.String(logkey.ServiceQuota, q.AWSServiceQuota), zap.Error(err))
+			s.log.Warn("failed to read a service quota", zap.String(logkey.Quota, q.Name), zap.String(logkey.ServiceQuota, q.AWSServiceQuota), zap.Error(err))
 			reading = s.quotas.failed(q.Name, err)
 		}
 		s.quotas.keep(q.Name, reading)

@@ -133,7 +133,7 @@ func (s *Server) publishLocked(catalogue *nodegroup.Catalogue, states map[string
 func (s *Server) warnOfOverrides(c *nodegroup.Catalogue) {
 	for _, g := range c.All() {
 		if _, some := g.Overrides(); some {
-			s.log.Warn("scaleDown overrides make Cluster Autoscaler 1.35 and later take a booting GPU node for unready, and buy another",
+			s.log.Warn("scaleDown overrides make Cluster Autoscaler 1.35 and later treat a booting GPU node as unready and request another",
 				zap.String(logkey.NodeGroup, g.ID))
 		}
 	}
@@ -244,7 +244,7 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 		g.forgotten = record.forgotten
 		g.limit = s.ledger.Room(g.ID)
 		if d := record.doubt; d.stands(s.now()) {
-			g.limit.Text += fmt.Sprintf("; %d nodes count whose increase is in doubt", d.granted)
+			g.limit.Text += fmt.Sprintf("; %d nodes of an unconfirmed increase included", d.granted)
 		}
 		s.tellProblem(before, g)
 		g.max = g.state.Target + g.limit.Room

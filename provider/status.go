@@ -19,7 +19,7 @@ import (
 var (
 	errInvalid       = errors.New("invalid request")
 	errNotFound      = errors.New("not found")
-	errPrecondition  = errors.New("not possible")
+	errPrecondition  = errors.New("precondition not met")
 	errUnimplemented = errors.New("not implemented")
 	// errGateUnavailable wraps every error of the Gate.
 	errGateUnavailable = errors.New("failed to check the checkpoints of training pods")

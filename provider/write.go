@@ -50,7 +50,7 @@ func hasTime(ctx context.Context) error {
 	early, cancel := context.WithDeadline(ctx, deadline.Add(-leastTime))
 	defer cancel()
 	if err := early.Err(); err != nil {
-		return fmt.Errorf("less than %s is left of the caller's time: %w", leastTime, err)
+		return fmt.Errorf("less than %s remains before the caller's deadline: %w", leastTime, err)
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func (w *write) describe(ctx context.Context) error {
 		return fmt.Errorf("reading node group %s from the cloud: %w", w.id, err)
 	}
 	if len(states) != 1 {
-		return fmt.Errorf("reading node group %s from the cloud: %d groups instead of one: %w", w.id, len(states), cloud.ErrUnavailable)
+		return fmt.Errorf("reading node group %s from the cloud: the cloud returned %d groups instead of one: %w", w.id, len(states), cloud.ErrUnavailable)
 	}
 	if problem := states[0].Problem; problem != nil {
 		return fmt.Errorf("reading node group %s from the cloud: %w", w.id, problem)
@@ -175,7 +175,7 @@ func (s *Server) settleLocked(record *groupRecord, state cloud.Group) {
 		record.doubt = nil
 		record.forgotten += raised
 		record.unread = true
-		s.log.Warn("an increase whose outcome was not known was carried out",
+		s.log.Warn("increase with an unknown outcome was carried out",
 			zap.String(logkey.NodeGroup, state.ID), zap.Int(logkey.Granted, raised))
 		return
 	}

@@ -1,13 +1,13 @@
-// Command checkpoint-ack tells gpu-node-provider that a trainer's state is durable,
-// so that its node may go. It is one static file to copy into the image of a trainer
+// Command checkpoint-ack acknowledges to gpu-node-provider that a trainer's state is durable,
+// so that its node may be deleted. It is one static file to copy into the image of a trainer
 // that is not written in Python:
 //
 //	request=$(checkpoint-ack requested) || true         # before the save begins
 //	save && checkpoint-ack --request "$request" --step "$step" --uri "$file"
 //
-// It knows nothing of our packages, since they bring Kubernetes with them, so the
-// keys and the value of the protocol are written down here once more; a test of
-// provider/checkpoint reads what this program wrote.
+// It does not import the packages of the provider, which depend on Kubernetes, so it repeats
+// the keys and the value of the protocol. A test of provider/checkpoint reads a value that
+// this program wrote.
 package main
 
 import (
@@ -29,7 +29,7 @@ const (
 	exitDone    = 0
 	exitRedis   = 1 // Redis did not answer within --wait: save again before the next attempt
 	exitUsage   = 2
-	exitNothing = 3 // no checkpoint is asked for
+	exitNothing = 3 // no checkpoint is requested
 )
 
 const usage = `checkpoint-ack [--step N] [--uri TEXT] [--request ID] [--wait 30s]
@@ -46,12 +46,12 @@ Environment:
     POD_NAMESPACE, POD_NAME, POD_UID   by the downward API
     CHECKPOINT_PREFIX    checkpoint.keyPrefix of the provider; default checkpoint
 
-Exit codes: 0 done, 1 Redis did not answer within --wait, 2 wrong use, 3 nothing requested
+Exit codes: 0 done, 1 Redis did not answer within --wait, 2 usage error, 3 no checkpoint requested
 `
 
 func main() {
 	started := time.Now()
-	logging.Disable() // go-redis writes lines of its own to stderr
+	logging.Disable() // go-redis logs to stderr
 	os.Exit(run(started, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
 
@@ -69,7 +69,7 @@ func run(started time.Time, args []string, getenv func(string) string, stdout, s
 	if c.onlyRead {
 		var id string
 		if err := c.retry(func(s session) (err error) { id, err = s.requested(); return err }); err != nil {
-			fmt.Fprintln(stderr, "checkpoint-ack: not known whether a checkpoint is requested:", err)
+			fmt.Fprintln(stderr, "checkpoint-ack: failed to read the request for a checkpoint:", err)
 			return exitRedis
 		}
 		if id == "" {
@@ -79,13 +79,13 @@ func run(started time.Time, args []string, getenv func(string) string, stdout, s
 		return exitDone
 	}
 	if err := c.retry(session.acknowledge); err != nil {
-		fmt.Fprintln(stderr, "checkpoint-ack: not acknowledged:", err)
+		fmt.Fprintln(stderr, "checkpoint-ack: failed to acknowledge:", err)
 		return exitRedis
 	}
 	return exitDone
 }
 
-// command is what was asked for, checked.
+// command is a checked command line with its environment.
 type command struct {
 	started  time.Time
 	onlyRead bool
@@ -114,14 +114,14 @@ func parse(args []string, getenv func(string) string) (command, error) {
 	case flags.NArg() > 0:
 		return c, fmt.Errorf("unexpected argument %q; see --help", flags.Arg(0))
 	case c.wait <= 0:
-		return c, errors.New("--wait has to be longer than nothing")
+		return c, errors.New("--wait must be greater than 0")
 	case !utf8.ValidString(c.uri) || !utf8.ValidString(c.request):
-		return c, errors.New("--uri and --request have to be UTF-8")
+		return c, errors.New("--uri and --request must be UTF-8")
 	}
 	if err := c.environment(getenv); err != nil {
 		return c, err
 	}
-	// The longest time that there is, so that length does not depend on the clock.
+	// The longest text of a time, so that the limit does not depend on the clock.
 	if size := len(c.value(time.Unix(0, 999_999_999))); size > maxValue {
 		return c, fmt.Errorf("--uri and --request are too long: %d bytes of %d together", size, maxValue)
 	}
@@ -138,7 +138,7 @@ func (c *command) flags() *flag.FlagSet {
 		flags.Func("step", "", func(text string) error {
 			step, err := strconv.ParseInt(text, 10, 64)
 			if err != nil || step < 0 {
-				return errors.New("is no whole number")
+				return errors.New("must be an integer of at least 0")
 			}
 			c.step = &step
 			return nil
@@ -164,7 +164,7 @@ func (c *command) environment(getenv func(string) string) error {
 			missing = append(missing, name)
 		}
 		if strings.Contains(c.pod[i], ":") {
-			return fmt.Errorf("%s=%q holds a colon, which no pod has", name, c.pod[i])
+			return fmt.Errorf("%s=%q contains a colon, which is not allowed in the names of Kubernetes", name, c.pod[i])
 		}
 	}
 	if len(missing) > 0 {

@@ -206,7 +206,7 @@ func TestRequested(t *testing.T) {
 	assert.Zero(t, s.Exists(t.Context(), "checkpoint:ack:ns:train-0:uid-0").Val(), "asking acknowledges nothing")
 }
 
-// The protocol's clock is Redis's, whatever the trainer's machine believes.
+// The time is that of Redis, whatever the clock of the trainer shows.
 func TestTimeIsRediss(t *testing.T) {
 	stand := miniredis.RunT(t)
 	at := time.Now().Add(time.Hour)
@@ -217,8 +217,8 @@ func TestTimeIsRediss(t *testing.T) {
 	assert.WithinRange(t, savedAt(t, raw), at.Add(-5*time.Second), at)
 }
 
-// Whoever runs it in the background trains on while it waits for Redis: it vouches
-// for nothing later than its own start.
+// A trainer that runs it in the background continues training while it waits for Redis, so it
+// acknowledges the state at its own start.
 func TestWaitingForRedisClaimsNoLaterState(t *testing.T) {
 	port := freePort(t)
 	done := make(chan result, 1)
@@ -248,7 +248,7 @@ func TestRedisThatIsAway(t *testing.T) {
 			r := call(t, addr, nil, args...)
 			assert.Equal(t, 1, r.code)
 			assert.Empty(t, r.stdout)
-			assert.Contains(t, r.stderr, "no success within 700ms: ")
+			assert.Contains(t, r.stderr, "no attempt succeeded within 700ms: ")
 			assert.Regexp(t, why, r.stderr)
 			assert.Equal(t, 1, strings.Count(r.stderr, "\n"), r.stderr)
 			assert.Less(t, r.took, 3*time.Second)
@@ -324,22 +324,22 @@ func TestWrongUse(t *testing.T) {
 	}{
 		{map[string]string{"POD_NAME": "", "POD_UID": "", "REDIS_URL": ""}, nil, "not set: REDIS_URL, POD_NAME, POD_UID; see --help"},
 		{map[string]string{"POD_NAMESPACE": ""}, []string{"requested"}, "not set: POD_NAMESPACE; see --help"},
-		{map[string]string{"POD_NAME": "a:b"}, nil, `POD_NAME="a:b" holds a colon, which no pod has`},
-		{map[string]string{"REDIS_URL": "http://me:secret@h"}, nil, "REDIS_URL is no redis:// or rediss:// URL"},
-		{map[string]string{"REDIS_URL": "redis://me:secret@h:port"}, nil, "REDIS_URL is no redis:// or rediss:// URL"},
+		{map[string]string{"POD_NAME": "a:b"}, nil, `POD_NAME="a:b" contains a colon, which is not allowed in the names of Kubernetes`},
+		{map[string]string{"REDIS_URL": "http://me:secret@h"}, nil, "REDIS_URL is not a redis:// or rediss:// URL"},
+		{map[string]string{"REDIS_URL": "redis://me:secret@h:port"}, nil, "REDIS_URL is not a redis:// or rediss:// URL"},
 		{map[string]string{"REDIS_PASSWORD_FILE": none}, nil, "REDIS_PASSWORD_FILE: open " + none + ": no such file or directory"},
-		{nil, []string{"--step", "x"}, `invalid value "x" for flag -step: is no whole number`},
-		{nil, []string{"--step", "-1"}, `invalid value "-1" for flag -step: is no whole number`},
-		{nil, []string{"--step", ""}, `invalid value "" for flag -step: is no whole number`},
-		{nil, []string{"--step", "9223372036854775808"}, `invalid value "9223372036854775808" for flag -step: is no whole number`},
+		{nil, []string{"--step", "x"}, `invalid value "x" for flag -step: must be an integer of at least 0`},
+		{nil, []string{"--step", "-1"}, `invalid value "-1" for flag -step: must be an integer of at least 0`},
+		{nil, []string{"--step", ""}, `invalid value "" for flag -step: must be an integer of at least 0`},
+		{nil, []string{"--step", "9223372036854775808"}, `invalid value "9223372036854775808" for flag -step: must be an integer of at least 0`},
 		{nil, []string{"--wait", "30"}, `invalid value "30" for flag -wait: parse error`},
-		{nil, []string{"--wait", "0s"}, "--wait has to be longer than nothing"},
+		{nil, []string{"--wait", "0s"}, "--wait must be greater than 0"},
 		{nil, []string{"--uri"}, "flag needs an argument: -uri"},
 		{nil, []string{"--stpe", "1"}, "flag provided but not defined: -stpe"},
 		{nil, []string{"request"}, `unexpected argument "request"; see --help`},
 		{nil, []string{"requested", "--step", "1"}, "flag provided but not defined: -step"},
 		{nil, []string{"requested", "now"}, `unexpected argument "now"; see --help`},
-		{nil, []string{"--uri", "\xff"}, "--uri and --request have to be UTF-8"},
+		{nil, []string{"--uri", "\xff"}, "--uri and --request must be UTF-8"},
 		{nil, []string{"--uri", strings.Repeat("x", 5000)}, "--uri and --request are too long: 5059 bytes of 4096 together"},
 	} {
 		r := call(t, "127.0.0.1:1", c.variables, c.args...)

@@ -14,26 +14,26 @@ import (
 )
 
 const (
-	// maxValue is the longest value that the provider looks at.
+	// maxValue is the length of the longest value that the provider reads.
 	maxValue = 4096
 
-	// ackExpires is when an acknowledgement goes by itself. No pod is judged by one
-	// this old, and without an expiry each pod that there ever was leaves a key behind.
+	// ackExpires is the time to live of an acknowledgement. The provider ignores one that
+	// is this old, and without an expiry every pod would leave a key behind.
 	ackExpires = 7 * 24 * time.Hour
 
-	// attemptTimeout ends an attempt at a Redis that does not answer, so that there
-	// is another one.
+	// attemptTimeout limits one attempt, so that a Redis that does not answer is tried
+	// again.
 	attemptTimeout = 5 * time.Second
 
-	// pause between attempts. Trainers of a whole cluster may be waiting.
+	// pause is the time between attempts; all trainers of a cluster may be retrying.
 	pause = 250 * time.Millisecond
 )
 
-// options reads the password anew, as it may just have been changed.
+// options reads the password for each attempt, since it may have changed.
 func (c *command) options() (*redis.Options, error) {
 	options, err := redis.ParseURL(c.url)
 	if err != nil {
-		return nil, errors.New("REDIS_URL is no redis:// or rediss:// URL") // err shows the password
+		return nil, errors.New("REDIS_URL is not a redis:// or rediss:// URL") // err shows the password
 	}
 	if c.passwordFile != "" {
 		raw, err := os.ReadFile(c.passwordFile)
@@ -46,7 +46,7 @@ func (c *command) options() (*redis.Options, error) {
 	options.DisableIdentity = true
 	options.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	options.ContextTimeoutEnabled = true
-	options.MaxRetries = -1 // retry does that
+	options.MaxRetries = -1 // retry repeats attempts
 	options.DialerRetries = 1
 	options.PipelinePoolSize = -1
 	return options, nil
@@ -59,7 +59,7 @@ type session struct {
 	redis.UniversalClient
 }
 
-// retry makes attempts until one succeeds or the time to wait is over.
+// retry makes attempts until one succeeds or --wait has passed.
 func (c *command) retry(do func(session) error) error {
 	ctx, cancel := context.WithDeadline(context.Background(), c.started.Add(c.wait))
 	defer cancel()
@@ -69,13 +69,13 @@ func (c *command) retry(do func(session) error) error {
 		if err == nil {
 			return nil
 		}
-		// What Redis said last tells more than that the time was over.
+		// The last error of Redis explains more than a timeout.
 		if why == nil || !errors.Is(err, context.DeadlineExceeded) {
 			why = err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("no success within %s: %w", c.wait, why)
+			return fmt.Errorf("no attempt succeeded within %s: %w", c.wait, why)
 		case <-time.After(pause):
 		}
 	}
@@ -100,7 +100,7 @@ func (c *command) attempt(ctx context.Context, do func(session) error) error {
 		Protocol: options.Protocol, DisableIdentity: true, MaintNotificationsConfig: options.MaintNotificationsConfig,
 		ContextTimeoutEnabled: true, DialerRetries: 1, PipelinePoolSize: -1,
 	})
-	cluster.SetCommandInfoResolver(nil) // it asks for COMMAND, which the trainer's user may not be allowed
+	cluster.SetCommandInfoResolver(nil) // it calls COMMAND, which the ACL of the trainer's user may forbid
 	defer cluster.Close()               //nolint:errcheck // the process ends
 	return do(session{ctx, c, cluster})
 }
@@ -110,13 +110,13 @@ func (s session) acknowledge() error {
 	if err != nil {
 		return err
 	}
-	// Whoever does not wait for this program trains on meanwhile: what was durable
-	// when it was called is all that it can vouch for.
+	// A trainer that runs this program in the background continues training meanwhile, so
+	// only the state at the call of this program is known to be durable.
 	savedAt := now.Add(-time.Since(s.started))
 	if err := s.Set(s, s.key("ack"), s.value(savedAt), ackExpires).Err(); err != nil {
 		return err
 	}
-	// The provider also polls, so a publication that is not allowed costs seconds only.
+	// The provider also polls, so a failed publication only delays it by seconds.
 	_ = s.Publish(s, s.prefix+":acks", s.key("ack")).Err()
 	return nil
 }
@@ -139,8 +139,8 @@ func (c *command) value(savedAt time.Time) []byte {
 	return []byte(strings.TrimSuffix(text.String(), "\n"))
 }
 
-// requested is the id of the pending request, or empty: what is no request cannot
-// be answered.
+// requested returns the id of the pending request, and an empty string for none and for a
+// value that is not a request.
 func (s session) requested() (string, error) {
 	raw, err := s.GetRange(s, s.key("request"), 0, maxValue).Result()
 	switch {

@@ -137,7 +137,7 @@ func TestG06G07G10ServiceQuota(t *testing.T) {
 
 	w.increase(train, 3) // G-06: what fits is granted, and that is said
 	require.Equal(t, 3, w.desired())
-	require.Equal(t, 1, w.logs.FilterMessage("node group increased in part").Len())
+	require.Equal(t, 1, w.logs.FilterMessage("node group partially increased").Len())
 	require.InDelta(t, 2, w.metric("gpu_node_provider_increase_nodes_refused_total"), 0)
 	text := w.code(codes.ResourceExhausted, w.tryIncrease(t.Context(), train, 3))
 	require.Contains(t, text, "quota g-types: 16 of 16 vcpu")

@@ -105,7 +105,7 @@ func TestB04DecreaseByMoreThanIsMissing(t *testing.T) {
 	w.refresh()
 	calls := stub.Count(setDesired)
 	text := w.code(codes.FailedPrecondition, w.tryDecrease(-3))
-	require.Contains(t, text, "all 5 of its target are machines")
+	require.Contains(t, text, "all 5 nodes of its target are instances")
 	require.Equal(t, 5, w.desired())
 	require.Equal(t, calls, stub.Count(setDesired))
 	require.Empty(t, stub.Kills())

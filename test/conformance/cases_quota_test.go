@@ -45,7 +45,7 @@ func caseG06(t *testing.T) {
 	s.increase(t, s.id, 3)
 	assert.Equal(t, 1, s.size(t, s.id))
 	assert.Equal(t, 1, s.max(t, s.id), "so that it is not asked for again")
-	told := s.told(t, "node group increased in part")
+	told := s.told(t, "node group partially increased")
 	require.Len(t, told, 1, "never silently")
 	assert.Contains(t, told[0]["limit"], "quota gpus")
 	text := code(t, codes.ResourceExhausted, s.tryIncrease(t.Context(), s.id, 3))

@@ -137,7 +137,7 @@ func reloadRefuses(t *testing.T, good, bad file) {
 	before := s.nodeGroups(t)
 	bad.write(t, s.dir)
 	eventually(t, "refused", func() bool { return failed() == 1 })
-	s.told(t, "node group file rejected, the old one stays in force")
+	s.told(t, "node group file rejected, the previous one stays in effect")
 	for i, g := range s.nodeGroups(t) {
 		assert.Equal(t, before[i].String(), g.String())
 	}

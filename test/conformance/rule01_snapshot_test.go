@@ -129,7 +129,7 @@ func rule01OldSnapshot(t *testing.T) {
 func (s *server) refreshes(t *testing.T) []map[string]any {
 	t.Helper()
 	var found []map[string]any
-	for _, entry := range s.logged(t, "refresh failed, the old snapshot stays") {
+	for _, entry := range s.logged(t, "refresh failed, keeping the previous snapshot") {
 		if entry[logkey.SnapshotAge] != nil { // with an age it is from the call, without from the background
 			entry["code"] = "OK"
 			found = append(found, entry)

@@ -149,7 +149,7 @@ func rule07Partial(t *testing.T) {
 	})
 	s.increase(t, "t4", 5)
 	assert.Equal(t, 3, s.size(t, "t4"), "3 of 5")
-	told := s.told(t, "node group increased in part")
+	told := s.told(t, "node group partially increased")
 	require.Len(t, told, 1)
 	assert.Equal(t, []any{"t4", 5.0, 3.0}, []any{told[0]["node_group"], told[0]["delta"], told[0]["granted"]})
 	assert.Contains(t, told[0]["limit"], "quota gpus")

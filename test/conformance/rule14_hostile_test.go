@@ -37,7 +37,7 @@ func (s *server) unharmed(t *testing.T, size int) {
 	assert.Equal(t, size, s.size(t, s.id))
 	if s.process != nil {
 		assert.True(t, s.running(), "the process lives")
-		assert.Empty(t, s.logged(t, "a call panicked"))
+		assert.Empty(t, s.logged(t, "handler panicked"))
 		assert.NotContains(t, s.stderr.String(), "panic:")
 	}
 }
