@@ -21,7 +21,7 @@ import (
 	"gpu-node-provider/proto"
 )
 
-// onAWS is a node group file for a stand-in for AWS. groups are entries of nodeGroups.
+// onAWS is a node group file for a stub of AWS. groups are entries of nodeGroups.
 func onAWS(t *testing.T, endpoint, server string, groups ...string) string {
 	t.Helper()
 	t.Setenv("AWS_ACCESS_KEY_ID", "testing")
@@ -45,7 +45,7 @@ func group(id string) string {
 	return fmt.Sprintf("{id: %s, maxSize: 10, autoScalingGroup: %s, labels: {accelerator: nvidia-tesla-t4}}", id, id)
 }
 
-// text is what an HTTP path answers.
+// text returns the body that a URL answers with.
 func text(t *testing.T, url string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -61,7 +61,7 @@ func text(t *testing.T, url string) string {
 	return string(body)
 }
 
-// TestErrorsOfUsersOnAWS: one wrong group is told of in status, and the others work.
+// TestErrorsOfUsersOnAWS: status shows the errors of wrong groups, and the other groups work.
 func TestErrorsOfUsersOnAWS(t *testing.T) {
 	stub := awstest.NewStub(t)
 	stub.CreateGroup(awstest.Group{Name: "good", Max: 5, Desired: 1})
@@ -95,8 +95,8 @@ func TestErrorsOfUsersOnAWS(t *testing.T) {
 	require.NotEmpty(t, template.GetNodeBytes())
 	_, err = client.NodeGroupIncreaseSize(t.Context(), &proto.NodeGroupIncreaseSizeRequest{Id: "good", Delta: 2})
 	require.NoError(t, err)
-	// The instance that boots when the provider starts may have been forgotten, so it
-	// stands in for the first request.
+	// Cluster Autoscaler may have forgotten the instance that boots when the provider
+	// starts, so that instance absorbs the first request.
 	_, err = client.NodeGroupIncreaseSize(t.Context(), &proto.NodeGroupIncreaseSizeRequest{Id: "good", Delta: 2})
 	require.NoError(t, err)
 	require.Equal(t, 3, stub.Group("good").Desired)
@@ -108,8 +108,8 @@ func TestErrorsOfUsersOnAWS(t *testing.T) {
 	})
 }
 
-// TestNoPermissionOnAWS: readiness and the log say what is missing, and all is well
-// once it is there.
+// TestNoPermissionOnAWS: readiness and the log name the missing permission, and the provider
+// serves once it is granted.
 func TestNoPermissionOnAWS(t *testing.T) {
 	stub := awstest.NewStub(t)
 	stub.CreateGroup(awstest.Group{Name: "good", Max: 5})
@@ -139,7 +139,7 @@ func TestNoCredentialsOnAWS(t *testing.T) {
 	})
 }
 
-// TestWrongRegionOnAWS: its name leads nowhere, and what is to be looked at is said.
+// TestWrongRegionOnAWS: readiness names the field to check.
 func TestWrongRegionOnAWS(t *testing.T) {
 	t.Setenv("AWS_MAX_ATTEMPTS", "1")
 	httpPort := freePort(t)
@@ -161,7 +161,7 @@ func dial(t *testing.T, address string) proto.CloudProviderClient {
 	return proto.NewCloudProviderClient(connection)
 }
 
-// startProcess starts the program as a process of its own; kill ends it at once.
+// startProcess starts the program in a separate process; kill ends it at once.
 func startProcess(t *testing.T, config, httpPort string) (kill func()) {
 	t.Helper()
 	p := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "serve", "--config", config)
@@ -170,7 +170,7 @@ func startProcess(t *testing.T, config, httpPort string) (kill func()) {
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, p.Start())
 	kill = sync.OnceFunc(func() {
-		_ = p.Process.Kill() // it may have ended by itself, and the test says so then
+		_ = p.Process.Kill() // fails when the process has ended; the test notices that
 		_ = p.Wait()
 	})
 	t.Cleanup(kill)
@@ -185,9 +185,9 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestKilledBetweenAnyTwoCalls kills the provider at each call to AWS of a write in
-// turn, before the call takes effect and after, and starts it again; Cluster
-// Autoscaler repeats what it has no answer to.
+// TestKilledBetweenAnyTwoCalls kills the provider at each call of a write to AWS in turn,
+// before and after the call takes effect, and restarts it; Cluster Autoscaler repeats calls
+// without an answer.
 func TestKilledBetweenAnyTwoCalls(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts some thirty processes")
@@ -218,7 +218,7 @@ func TestKilledBetweenAnyTwoCalls(t *testing.T) {
 	}
 }
 
-// first is the instance that is deleted: the one that was launched first.
+// first returns the oldest instance, which is the one to delete.
 func first(stub *awstest.Stub) string { return stub.Group("train").Instances[0].ID }
 
 func killedAt(t *testing.T, nth int, effect bool, desired, want int, write func(context.Context, proto.CloudProviderClient, *awstest.Stub) error) (killed bool) {
@@ -244,7 +244,7 @@ func killedAt(t *testing.T, nth int, effect bool, desired, want int, write func(
 	undo := stub.Faults(rules...)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if err := write(ctx, client, stub); err == nil { // there are not so many calls
+	if err := write(ctx, client, stub); err == nil { // the write makes fewer calls
 		require.Equal(t, want, stub.Group("train").Desired)
 		return false
 	}
@@ -259,7 +259,7 @@ func killedAt(t *testing.T, nth int, effect bool, desired, want int, write func(
 	undo()
 	startProcess(t, config, httpPort)
 	again := dial(t, grpcPort)
-	if victim != "" && first(stub) != victim { // it is gone for good, so Cluster Autoscaler does not ask again
+	if victim != "" && first(stub) != victim { // it is gone, so Cluster Autoscaler does not repeat the call
 		require.Equal(t, want, stub.Group("train").Desired)
 		return true
 	}
@@ -268,7 +268,7 @@ func killedAt(t *testing.T, nth int, effect bool, desired, want int, write func(
 	return true
 }
 
-// ofWrite leaves out the readings that the provider makes all the time.
+// ofWrite excludes the reads that the provider makes periodically.
 func ofWrite(c awstest.Call) bool {
 	return c.Action != "DescribeAutoScalingGroups" && c.Action != "DescribeScalingActivities"
 }

@@ -22,7 +22,7 @@ import (
 	"gpu-node-provider/provider/report"
 )
 
-// operator is the user of a command that writes to the cluster.
+// operator holds the flags that identify the user of a command that writes to the cluster.
 type operator struct {
 	kubeconfig string
 	by         string
@@ -42,9 +42,9 @@ func (o *operator) client() (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// checkpointCommand groups the commands about held nodes. They write an annotation
-// of the Node, which the guard carries out and removes: the cluster's RBAC decides
-// who may use them.
+// checkpointCommand groups the commands about held nodes. They set an annotation of the
+// Node, which the guard carries out and removes, so the RBAC of the cluster controls their
+// use.
 func checkpointCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "checkpoint",
@@ -66,7 +66,7 @@ func listCommand() *cobra.Command {
 	var output outputFormat
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List held nodes with their training pods, the reason, and until when they are held at most",
+		Short: "List held nodes with their training pods, the reason, and the latest time of their release",
 		Example: `  # List what the provider on this machine holds
   gpu-node-provider checkpoint list
 
@@ -90,7 +90,7 @@ func printHeld(out io.Writer, state report.Provider, output outputFormat) (err e
 	if output != asTable {
 		held := state.Held
 		if held == nil {
-			held = []report.Hold{} // an empty list, and not null
+			held = []report.Hold{} // encodes as [] instead of null
 		}
 		return encode(out, held, output)
 	}
@@ -173,7 +173,7 @@ func patch(ctx context.Context, client kubernetes.Interface, node string, metada
 	return nil
 }
 
-// uninstallCommand removes what the provider has written into a cluster.
+// uninstallCommand removes the provider's annotations, labels and record from a cluster.
 func uninstallCommand() *cobra.Command {
 	var o operator
 	var namespace string
@@ -206,7 +206,7 @@ func uninstallCommand() *cobra.Command {
 	return c
 }
 
-// freeNodes removes the provider's annotations and label. A scale-down-disabled
+// freeNodes removes the provider's annotations and label. A scale-down-disabled annotation
 // that an operator has set stays.
 func freeNodes(ctx context.Context, client kubernetes.Interface) (freed int, err error) {
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})

@@ -17,27 +17,27 @@ import (
 	"gpu-node-provider/provider/nodegroup"
 )
 
-// completeRounds is how many refresh intervals pass until AWS is asked again for
-// instance types and discovered groups. A new launch template or group may take that long
-// to be seen; each time costs a few calls.
+// completeRounds is the number of refresh intervals between two reads of instance types and
+// discovered groups from AWS. A new launch template or group is seen after that time at
+// most; each read costs a few calls.
 const completeRounds = 4
 
-// runningCloud is a Backend and what belongs to it.
+// runningCloud is a Backend with its lifecycle and its capabilities.
 type runningCloud struct {
 	cloud.Backend
 	run   func(context.Context) error
 	close func()
-	// complete adds the cloud's description to a node group file.
+	// complete adds what the cloud describes, such as instance types, to a node group file.
 	complete func(context.Context, *config.Config) (*config.Config, error)
-	// completeEvery is how often that is repeated; 0 where the file describes everything.
+	// completeEvery is the interval of complete; 0 when the file describes everything.
 	completeEvery time.Duration
 	readEvery     time.Duration // see provider.Options.ReadEvery
-	// quota reads a quota that the cloud keeps; nil where the cloud has none.
+	// quota reads a service quota; nil when the cloud has none.
 	quota func(ctx context.Context, code string) (cloud.ServiceQuota, error)
 }
 
-// openCloud opens the cloud of the file. Where replicas elect a leader it waits for the
-// leader before, which may not have closed the simulated cloud's state file yet.
+// openCloud opens the cloud of the file. With an election it waits for the previous leader
+// to close the state file of the simulated cloud.
 func (r *replica) openCloud(ctx context.Context) (running *runningCloud, err error) {
 	if c := r.config.Cloud.AWS; c != nil {
 		backend, err := openAWS(ctx, c, r.log, r.registry)
@@ -59,7 +59,7 @@ func (r *replica) openCloud(ctx context.Context) (running *runningCloud, err err
 	return running, err
 }
 
-// openAWS reads where the credentials are and makes no call.
+// openAWS configures the client without calling AWS.
 func openAWS(ctx context.Context, c *config.AWS, log *zap.Logger, r prometheus.Registerer) (*aws.Cloud, error) {
 	backend, err := aws.New(ctx, aws.Options{
 		Region: c.Region, Endpoint: c.Endpoint, ScaleInProtection: aws.ScaleInProtection(c.ScaleInProtection), Registerer: r, Log: log,

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestEveryCommandIsDocumented: a new command or flag comes with its help.
+// TestEveryCommandIsDocumented: each command and flag has its help.
 func TestEveryCommandIsDocumented(t *testing.T) {
 	var paths []string
 	var walk func(*cobra.Command)
@@ -36,7 +36,7 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 	}
 }
 
-// TestExamplesAreCommandLines: flags of an example exist, as do its subcommands.
+// TestExamplesAreCommandLines: the subcommands and flags of examples exist.
 func TestExamplesAreCommandLines(t *testing.T) {
 	ours := regexp.MustCompile(`(?m)(?:^  |\| | /)gpu-node-provider ([^|\n]*)`)
 	var walk func(*cobra.Command)
@@ -93,7 +93,7 @@ func TestMistypedCommands(t *testing.T) {
 	}
 }
 
-// TestCompletion asks as the script of a shell does.
+// TestCompletion calls the hidden command that completion scripts call.
 func TestCompletion(t *testing.T) {
 	for line, want := range map[string]string{
 		"status|-o|":          "table\njson\nyaml\n:4\n",
@@ -117,7 +117,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestExitCodes: what the log has already is not printed again.
+// TestExitCodes: an error that is in the log is not printed.
 func TestExitCodes(t *testing.T) {
 	failure := errors.New("no disk")
 	for _, c := range []struct {

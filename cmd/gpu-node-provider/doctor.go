@@ -29,7 +29,7 @@ import (
 	"gpu-node-provider/provider/nodegroup"
 )
 
-// errCheckFailed makes the exit code that of a failure; the findings are printed.
+// errCheckFailed sets the exit code of a failure; the findings have been printed.
 var errCheckFailed = errors.New("at least one check failed, see above")
 
 func doctorCommand() *cobra.Command {
@@ -80,8 +80,8 @@ func doctorCommand() *cobra.Command {
 	return c
 }
 
-// local returns an address that reaches a listener of this machine or pod: one on
-// every address cannot be dialled as written.
+// local returns an address of the listener that a process on this machine or in this Pod
+// can dial: a wildcard address is replaced with the loopback.
 func local(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
@@ -104,16 +104,16 @@ func printFindings(out io.Writer, findings []doctor.Finding, output outputFormat
 	return w.Flush()
 }
 
-// oneLine keeps a text within its row.
+// oneLine replaces line breaks, so that a text stays in its row.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// collector reads what the checks need, once.
+// collector reads the Snapshot for the checks.
 type collector struct {
 	config  *config.Config
 	address string
 }
 
-// collectTimeout bounds each reading, so that a part that hangs is reported.
+// collectTimeout limits each read, so that a service that hangs is reported.
 const collectTimeout = 20 * time.Second
 
 func bounded(ctx context.Context, read func(context.Context) error) error {
@@ -149,15 +149,15 @@ func (c *collector) cloud(ctx context.Context, s *doctor.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	whole := c.config
+	file := c.config
 	s.CatalogueErr = bounded(ctx, func(ctx context.Context) error {
 		completed, err := completionOnAWS(backend, zap.NewNop()).Complete(ctx, c.config)
 		if err == nil {
-			whole = completed
+			file = completed
 		}
 		return err
 	})
-	s.Catalogue = nodegroup.New(whole, backend.TemplateID)
+	s.Catalogue = nodegroup.New(file, backend.TemplateID)
 	s.ConflictsErr = bounded(ctx, func(ctx context.Context) (err error) {
 		s.Conflicts, err = conflicts(ctx, backend, s.Catalogue)
 		return err
@@ -194,8 +194,8 @@ func (c *collector) cluster(ctx context.Context, s *doctor.Snapshot) error {
 	return nil
 }
 
-// small returns what the checks need of a Node: doctor shares the memory limit of
-// the provider's container.
+// small returns a Node with only the fields that the checks read, since doctor shares the
+// memory limit of the provider's container.
 func small(n *corev1.Node) corev1.Node {
 	return corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels, CreationTimestamp: n.CreationTimestamp},
@@ -204,7 +204,7 @@ func small(n *corev1.Node) corev1.Node {
 	}
 }
 
-// each lists in pages, so that few objects are in memory at a time.
+// each lists in pages, so that few objects are in memory at once.
 func each[L, T runtime.Object](ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), take func(T)) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) })
 	return bounded(ctx, func(ctx context.Context) error {
@@ -227,11 +227,11 @@ func (c *collector) provider(ctx context.Context, s *doctor.Snapshot) error {
 	return nil
 }
 
-// redisTries is how often Redis is read: each reading has a second, in which a
-// first connection through TLS and Sentinels may not be ready.
+// redisTries is the number of attempts to read Redis. Each one has a second, which may be
+// too short for the first connection through TLS and Sentinels.
 const redisTries = 2
 
-// redis reads as the provider does.
+// redis reads acknowledgements the way the provider does.
 func (c *collector) redis(ctx context.Context, s *doctor.Snapshot) error {
 	if c.config.Kubernetes == nil {
 		return nil

@@ -84,7 +84,7 @@ func TestDoctorRefuses(t *testing.T) {
 	}
 }
 
-// TestDoctorReadsTheReport: the checks see what the provider reports.
+// TestDoctorReadsTheReport: the checks use the report of the provider.
 func TestDoctorReadsTheReport(t *testing.T) {
 	at := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 	w := newStubProvider(t, func(w *stubProvider) {

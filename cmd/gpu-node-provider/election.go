@@ -23,39 +23,39 @@ import (
 	"gpu-node-provider/provider/config"
 )
 
-// leaseName is the Lease that the leader holds, in the provider's namespace.
+// leaseName is the name of the leader's Lease, in the provider's namespace.
 const leaseName = "gpu-node-provider"
 
 // leaderLabel marks the Pod of the leader; the gRPC Service selects it.
 const leaderLabel = "gpu-node-provider.io/leader"
 
-// A leader has ended before others may lead: it tries to renew for renewDeadline,
-// and then to give the lease up for as long again (client-go's release), which
-// together with one retryPeriod has to be below leaseDuration.
+// A leader must have stopped before another replica may lead: it tries to renew for
+// renewDeadline and then to release the Lease for as long again (client-go), which together
+// with one retryPeriod has to be less than leaseDuration.
 const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 6 * time.Second
 	retryPeriod   = 2 * time.Second
 )
 
-// errLeadershipLost ends the process, since another replica may lead now. It stands by
-// when it starts anew.
-var errLeadershipLost = errors.New("failed to renew the Lease in time, another replica may lead")
+// errLeadershipLost ends the process, since another replica may lead now. The restarted
+// process is a standby replica.
+var errLeadershipLost = errors.New("failed to renew the Lease in time; another replica may lead")
 
-// election makes one replica the leader, which alone decides about machines. The others
-// answer for evictions.
+// election elects one replica as the leader, which alone changes the cloud. Standby
+// replicas only answer the eviction webhook.
 type election struct {
 	client    kubernetes.Interface
 	namespace string
-	pod       string // the name of this replica's Pod; empty outside a cluster
+	pod       string // name of this replica's Pod; empty outside a cluster
 	log       *zap.Logger
 
-	elector *leaderelection.LeaderElector // nil without an election: this process leads
+	elector *leaderelection.LeaderElector // nil without an election: then this process leads
 	led     chan struct{}                 // closed when this replica leads
 }
 
-// leadsAlone is the election of a process that is the only one.
-func leadsAlone() *election {
+// withoutElection returns the election of a single replica: it leads at once.
+func withoutElection() *election {
 	e := &election{led: make(chan struct{})}
 	close(e.led)
 	return e
@@ -63,15 +63,15 @@ func leadsAlone() *election {
 
 func newElection(c *config.Kubernetes, k *kube, log *zap.Logger) (*election, error) {
 	if !*c.LeaderElection {
-		return leadsAlone(), nil
+		return withoutElection(), nil
 	}
 	e := &election{led: make(chan struct{}), log: log}
 	e.client, e.namespace, e.pod = k.client, c.Namespace, os.Getenv("POD_NAME")
-	// A Pod's name is its own also after a restart, and so is its lease. Outside a
-	// cluster two processes of one machine must not take each other for the same.
+	// A Pod keeps its name, and so its Lease, when its container restarts. Outside a
+	// cluster two processes of one machine need different identities.
 	host, err := os.Hostname()
 	if err != nil && e.pod == "" {
-		return nil, fmt.Errorf("naming this replica: %w", err)
+		return nil, fmt.Errorf("reading the host name, which identifies this replica: %w", err)
 	}
 	identity := cmp.Or(e.pod, host+"_"+rand.String(8))
 	e.elector, err = leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -81,12 +81,12 @@ func newElection(c *config.Kubernetes, k *kube, log *zap.Logger) (*election, err
 			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 		},
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-		ReleaseOnCancel: true, // run is stopped after everything that the Lease covers
+		ReleaseOnCancel: true, // run stops after all parts that the Lease covers
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { close(e.led) },
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(leader string) {
-				log.Info("leader known", zap.String(logkey.Leader, leader), zap.Bool(logkey.ThisReplica, leader == identity))
+				log.Info("leader elected", zap.String(logkey.Leader, leader), zap.Bool(logkey.ThisReplica, leader == identity))
 			},
 		},
 	})
@@ -96,9 +96,9 @@ func newElection(c *config.Kubernetes, k *kube, log *zap.Logger) (*election, err
 	return e, nil
 }
 
-// run takes part until ctx is done, and gives the Lease back then, so that another
-// replica need not wait for its end. It returns errLeadershipLost when the Lease could
-// not be renewed in time.
+// run runs the election until ctx is done and then releases the Lease, so that another
+// replica can lead before it expires. It returns errLeadershipLost when the Lease was not
+// renewed in time.
 func (e *election) run(ctx context.Context) error {
 	if e.elector == nil {
 		<-ctx.Done()
@@ -114,7 +114,7 @@ func (e *election) run(ctx context.Context) error {
 	return errLeadershipLost
 }
 
-// elects reports whether there are other candidates.
+// elects reports whether replicas elect a leader.
 func (e *election) elects() bool { return e.elector != nil }
 
 // leads reports whether this replica is the leader.
@@ -127,30 +127,30 @@ func (e *election) leads() bool {
 	}
 }
 
-// directions tell a person who asks this replica where the leader is.
-func (e *election) directions() string {
+// standbyMessage is the answer of a standby replica to a request for the report.
+func (e *election) standbyMessage() string {
 	if e.elector != nil {
 		if leader := e.elector.GetLeader(); leader != "" {
-			return "this replica stands by; ask the leader: " + leader
+			return "this replica is on standby; ask the leader: " + leader
 		}
 	}
-	return "this replica stands by, and no replica leads yet"
+	return "this replica is on standby, and no replica leads yet"
 }
 
-// removeLabel takes the leader's label off this replica's Pod, which keeps it when its
-// container restarts.
+// removeLabel removes the leader label from this replica's Pod, since a Pod keeps its
+// labels when its container restarts.
 func (e *election) removeLabel(ctx context.Context) error {
-	return e.untilDone(ctx, "failed to take the leader's label off this Pod", func(ctx context.Context) error {
+	return e.untilDone(ctx, "failed to remove the leader label from this Pod, trying again", func(ctx context.Context) error {
 		return e.label(ctx, e.pod, nil)
 	})
 }
 
-// announce moves the leader's label to this replica's Pod, so that the Service selects it.
+// announce moves the leader label to this replica's Pod, so that the Service selects it.
 func (e *election) announce(ctx context.Context) error {
-	return e.untilDone(ctx, "failed to put the leader's label on this Pod, so the Service does not find it", func(ctx context.Context) error {
+	return e.untilDone(ctx, "failed to move the leader label to this Pod, so the Service does not select it; trying again", func(ctx context.Context) error {
 		others, err := e.client.CoreV1().Pods(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: leaderLabel})
 		if err != nil {
-			return fmt.Errorf("listing Pods with the leader's label: %w", err)
+			return fmt.Errorf("listing Pods with the leader label: %w", err)
 		}
 		for _, pod := range others.Items {
 			if pod.Name != e.pod {
@@ -164,7 +164,8 @@ func (e *election) announce(ctx context.Context) error {
 	})
 }
 
-// untilDone repeats try until it succeeds. Outside a cluster there is no Pod to label.
+// untilDone calls try until it succeeds. It does nothing outside a cluster, where there is
+// no Pod to label.
 func (e *election) untilDone(ctx context.Context, failure string, try func(context.Context) error) error {
 	if e.elector == nil || e.pod == "" {
 		return nil
@@ -172,7 +173,7 @@ func (e *election) untilDone(ctx context.Context, failure string, try func(conte
 	return wait.PollUntilContextCancel(ctx, retryPeriod, true, func(ctx context.Context) (bool, error) {
 		err := try(ctx)
 		if err != nil && ctx.Err() == nil {
-			e.log.Error(failure+", trying again", zap.String(logkey.Replica, e.pod), zap.Error(err))
+			e.log.Error(failure, zap.String(logkey.Replica, e.pod), zap.Error(err))
 		}
 		return err == nil, nil
 	})
@@ -185,7 +186,7 @@ func (e *election) label(ctx context.Context, pod string, value *string) error {
 	}
 	_, err = e.client.CoreV1().Pods(e.namespace).Patch(ctx, pod, types.MergePatchType, patch, metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) && value == nil {
-		return nil // a Pod that is gone has no label
+		return nil // a deleted Pod has no label
 	}
 	if err != nil {
 		return fmt.Errorf("labelling Pod %s/%s: %w", e.namespace, pod, err)

@@ -21,7 +21,7 @@ import (
 
 const home = "gpu-node-provider" // the namespace of the replicas
 
-// candidate takes part in the election as the process of a Pod.
+// candidate is the election of a replica in a Pod.
 func candidate(t *testing.T, client kubernetes.Interface, pod string) *election {
 	t.Setenv("POD_NAME", pod)
 	e, err := newElection(&config.Kubernetes{Namespace: home, LeaderElection: new(true)}, &kube{client: client}, zaptest.NewLogger(t))
@@ -65,7 +65,7 @@ func TestOneReplicaLeadsAndTheNextFollowsAtOnce(t *testing.T) {
 		<-time.After(2 * leaseDuration)
 		synctest.Wait()
 		require.False(t, b.leads())
-		require.Contains(t, b.directions(), "ask the leader: a")
+		require.Contains(t, b.standbyMessage(), "ask the leader: a")
 		require.Equal(t, []string{"a"}, labelled(t, client))
 		stopA()
 		require.NoError(t, <-endedA)
@@ -79,8 +79,8 @@ func TestOneReplicaLeadsAndTheNextFollowsAtOnce(t *testing.T) {
 	})
 }
 
-// partitioned is a client whose API server can be out of reach: then a call waits for
-// as long as its context lets it.
+// partitioned is a client whose API server can be made unreachable: then a call blocks until
+// its context is done.
 type partitioned struct {
 	kubernetes.Interface
 	away atomic.Bool

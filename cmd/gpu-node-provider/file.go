@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// fileRetry is how soon a changed file is tried again that the cloud, not the file,
-	// was in the way of.
+	// fileRetry is the pause before a changed file is applied again after an error of
+	// the cloud.
 	fileRetry = 5 * time.Second
-	// reloadTimeout bounds one try to put a file in force.
+	// reloadTimeout limits one attempt to apply a file.
 	reloadTimeout = 30 * time.Second
 )
 
-// change is a reading of the node group file: its contents, or why it cannot be read.
+// change is the result of reading the node group file: its contents or an error.
 type change struct {
 	contents reload.Contents
 	err      error
 }
 
-// followFile calls take with each change of the node group file, and again after
-// fileRetry while take returns true. It returns when until is closed or ctx is done.
-func (r *replica) followFile(ctx context.Context, until <-chan struct{}, take func(context.Context, change) (again bool)) error {
+// followFile calls apply with each change of the node group file, and again after
+// fileRetry while apply returns true. It returns when until is closed or ctx is done.
+func (r *replica) followFile(ctx context.Context, until <-chan struct{}, apply func(context.Context, change) (again bool)) error {
 	latest := make(chan change, 1)
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -42,7 +42,7 @@ func (r *replica) followFile(ctx context.Context, until <-chan struct{}, take fu
 	watching.Go(func() {
 		ended <- reload.Watcher{Files: []string{r.file}, Known: r.contents, Changed: func(contents reload.Contents, err error) {
 			select {
-			case <-latest: // it is older
+			case <-latest: // drops an older change
 			default:
 			}
 			latest <- change{contents, err}
@@ -60,13 +60,13 @@ func (r *replica) followFile(ctx context.Context, until <-chan struct{}, take fu
 		case <-again:
 		}
 		again = nil
-		if take(ctx, now) {
+		if apply(ctx, now) {
 			again = time.After(fileRetry)
 		}
 	}
 }
 
-// decode returns the file of a change, if nothing in it needs a restart.
+// decode parses a changed file. A change that needs a restart is an error.
 func (r *replica) decode(c change) (*config.Config, error) {
 	if c.err != nil {
 		return nil, c.err
@@ -76,19 +76,19 @@ func (r *replica) decode(c change) (*config.Config, error) {
 		return nil, err
 	}
 	if changed := r.config.RestartNeeded(next); len(changed) > 0 {
-		return nil, fmt.Errorf("these need a restart of the provider: %s", strings.Join(changed, "; "))
+		return nil, fmt.Errorf("restart the provider to change: %s", strings.Join(changed, "; "))
 	}
 	return next, nil
 }
 
-// takeFile puts a changed file in force on the leader. It returns true when time alone
-// may put right what was in the way.
-func (r *replica) takeFile(ctx context.Context, l *leader, c change) (again bool) {
+// applyFile makes a changed file effective on the leader. It returns true when a later
+// attempt may succeed without a change of the file.
+func (r *replica) applyFile(ctx context.Context, l *leader, c change) (again bool) {
 	next, err := r.decode(c)
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
 		defer cancel()
-		err = l.put(ctx, next)
+		err = l.apply(ctx, next)
 	}
 	if ctx.Err() != nil {
 		return false
@@ -98,48 +98,48 @@ func (r *replica) takeFile(ctx context.Context, l *leader, c change) (again bool
 		r.warnOfFile(err)
 		return nodegroup.Passing(err)
 	}
-	r.inForce.Store(next)
+	r.effective.Store(next)
 	return false
 }
 
-// warnOfFile writes an Event about a file that is not in force.
+// warnOfFile writes an Event about a rejected file.
 func (r *replica) warnOfFile(err error) {
 	if r.kube != nil {
 		r.kube.view.WarnSelf("ConfigRejected", err.Error())
 	}
 }
 
-// keepFile keeps a changed file on a replica that stands by, which goes by it at once
-// and leads with it. It refuses what the leader would refuse, as far as it can see: a
-// file that drops a group which has Nodes, or gives it another Auto Scaling group. The
-// leader may know better, so a refused file is tried again.
-func (r *replica) keepFile(_ context.Context, c change) (again bool) {
+// acceptFile makes a changed file effective on a standby replica, for the webhook and for
+// the time when this replica leads. It rejects a file that drops a group with Nodes or gives
+// it another Auto Scaling group, since the leader would reject it too. The leader also sees
+// instances, so a rejected file is tried again.
+func (r *replica) acceptFile(_ context.Context, c change) (again bool) {
 	next, err := r.decode(c)
 	if err == nil {
 		err = r.dropsNodes(next)
 	}
 	if err == nil {
-		r.refused = ""
+		r.rejected = ""
 		r.contents = c.contents
-		r.inForce.Store(next)
-		r.log.Info("node group file in force on this replica, which stands by")
+		r.effective.Store(next)
+		r.log.Info("node group file in effect on this standby replica")
 		return false
 	}
-	if r.refused != err.Error() {
-		r.refused = err.Error()
-		r.log.Error("node group file rejected, the old one stays in force", zap.Error(err))
+	if r.rejected != err.Error() {
+		r.rejected = err.Error()
+		r.log.Error("node group file rejected, the previous one stays in effect", zap.Error(err))
 		r.warnOfFile(err)
 	}
 	return true
 }
 
-// dropsNodes is an error when a file loses sight of Nodes: their group is missing from
-// it, or is another Auto Scaling group in it. With discovery the file alone does not tell.
+// dropsNodes returns an error when the group of a Node is missing from a file or has another
+// Auto Scaling group in it. With discovery the groups are not in the file, so it returns nil.
 func (r *replica) dropsNodes(next *config.Config) error {
 	if r.kube == nil || next.Cloud.AWS != nil && next.Cloud.AWS.Discovery != nil {
 		return nil
 	}
-	before, after := autoScalingGroups(r.inForce.Load()), autoScalingGroups(next)
+	before, after := autoScalingGroups(r.effective.Load()), autoScalingGroups(next)
 	dropped := map[string]bool{}
 	for _, node := range r.kube.view.Nodes() {
 		id := node.Labels[nodegroup.Label]
@@ -152,11 +152,11 @@ func (r *replica) dropsNodes(next *config.Config) error {
 	if len(dropped) == 0 {
 		return nil
 	}
-	return fmt.Errorf("these groups have nodes, and are missing from the file or on another Auto Scaling group in it: %s: write retired: true until the nodes are gone",
+	return fmt.Errorf("node groups with nodes are missing from the file or have another Auto Scaling group in it: %s: set retired: true until the nodes are gone",
 		strings.Join(slices.Sorted(maps.Keys(dropped)), ", "))
 }
 
-// autoScalingGroups are the names of a file's Auto Scaling groups by node group.
+// autoScalingGroups returns the names of the Auto Scaling groups of a file by node group.
 func autoScalingGroups(c *config.Config) map[string]string {
 	names := make(map[string]string, len(c.NodeGroups))
 	for _, g := range c.NodeGroups {

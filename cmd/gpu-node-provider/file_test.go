@@ -20,8 +20,8 @@ import (
 	"gpu-node-provider/provider/reload"
 )
 
-// TestFileThatAStandbyRefuses: it leads with the file that it keeps, so it keeps none
-// that loses sight of Nodes.
+// TestFileThatAStandbyRefuses: a standby replica may lead with the file that it accepts, so
+// it rejects one that drops groups with Nodes.
 func TestFileThatAStandbyRefuses(t *testing.T) {
 	view, known := cluster.NewMemory(fake.NewClientset(), &record.FakeRecorder{})
 	require.NoError(t, known.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{nodegroup.Label: "t4"}}}))
@@ -39,32 +39,32 @@ nodeGroups: [` + groups + "]\n"))
 		"{id: t4, autoScalingGroup: train-t4, maxSize: 9}":                                                 false,
 		"{id: a10, autoScalingGroup: train-a10, maxSize: 4}":                                               true,
 		"{id: t4, autoScalingGroup: other, maxSize: 4}":                                                    true,
-		"{id: t4, autoScalingGroup: train-t4, maxSize: 4}, {id: a10, autoScalingGroup: other, maxSize: 4}": false, // it has no Nodes
+		"{id: t4, autoScalingGroup: train-t4, maxSize: 4}, {id: a10, autoScalingGroup: other, maxSize: 4}": false, // a10 has no Nodes
 		"{id: t4, autoScalingGroup: train-t4, maxSize: 4}, {id: new, autoScalingGroup: new, maxSize: 4}":   false,
 	} {
 		core, logs := observer.New(zap.ErrorLevel)
 		r := &replica{kube: &kube{view: view}, serveOptions: serveOptions{file: "groups.yaml", config: before, log: zap.New(core)}}
-		r.inForce.Store(before)
+		r.effective.Store(before)
 		text, err := parse(groups).Marshal()
 		require.NoError(t, err)
 		changed := change{contents: reload.Contents{"groups.yaml": text}}
 		for range 3 {
-			require.Equal(t, refused, r.keepFile(t.Context(), changed), "it tries again until it takes the file or leads: %s", groups)
+			require.Equal(t, refused, r.acceptFile(t.Context(), changed), "a rejected file is tried again: %s", groups)
 		}
 		if !refused {
-			require.Equal(t, parse(groups).NodeGroups, r.inForce.Load().NodeGroups)
+			require.Equal(t, parse(groups).NodeGroups, r.effective.Load().NodeGroups)
 			require.Equal(t, changed.contents, r.contents)
 			continue
 		}
-		require.Same(t, before, r.inForce.Load())
+		require.Same(t, before, r.effective.Load())
 		require.Nil(t, r.contents, "a new leader tries the file again")
 		require.Equal(t, 1, logs.Len(), "it logs that once")
-		require.Contains(t, logs.All()[0].ContextMap()["error"], "t4: write retired: true until the nodes are gone")
+		require.Contains(t, logs.All()[0].ContextMap()["error"], "t4: set retired: true until the nodes are gone")
 	}
 }
 
-// TestChangedFileIsTriedAgain: a good file that AWS is in the way of comes into
-// force once AWS answers.
+// TestChangedFileIsTriedAgain: a valid file that fails while AWS does not answer becomes
+// effective once AWS answers.
 func TestChangedFileIsTriedAgain(t *testing.T) {
 	t.Setenv("AWS_MAX_ATTEMPTS", "1")
 	stub := awstest.NewStub(t)
@@ -78,9 +78,9 @@ func TestChangedFileIsTriedAgain(t *testing.T) {
 	known, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(known), "maxSize: 10", "maxSize: 11", 1)), 0o600))
-	eventually(t, "status says why it is not in force", func() bool { return strings.Contains(report(), "reloadError") })
+	eventually(t, "status shows why it is not in effect", func() bool { return strings.Contains(report(), "reloadError") })
 	undo()
-	eventually(t, "it is in force", func() bool {
+	eventually(t, "it is in effect", func() bool {
 		return strings.Contains(report(), `"maxSize":11`) && !strings.Contains(report(), "reloadError")
 	})
 }

@@ -21,18 +21,18 @@ import (
 	"gpu-node-provider/provider/nodegroup"
 )
 
-// kube is the part of a replica that needs the Kubernetes API: the view of the cluster,
-// and what holds nodes for training pods. There are no Pods without it.
+// kube holds the parts of a replica that need the Kubernetes API: the view of the cluster,
+// and the guard, which holds nodes of training pods, with its record and its store.
 type kube struct {
 	client kubernetes.Interface
 	view   *cluster.View
 	store  *checkpoint.Store
 	record *checkpoint.Record
-	guard  *guard.Guard // runs on the leader only; the webhook of every replica asks it
+	guard  *guard.Guard // runs on the leader only; the webhook of every replica calls it
 	log    *zap.Logger
 }
 
-// newKube makes the parts and makes no call.
+// newKube builds the parts without calling the API server or Redis.
 func (r *replica) newKube() (*kube, error) {
 	c := r.config
 	client, err := kubeClient(c.Kubernetes.Kubeconfig)
@@ -47,7 +47,7 @@ func (r *replica) newKube() (*kube, error) {
 	if k.store, err = checkpoint.NewStore(r.redis, c.Checkpoint.KeyPrefix); err != nil {
 		return nil, usageError{fmt.Errorf("redis: %w", err)}
 	}
-	r.closers = append(r.closers, func() { _ = k.store.Close() }) // nothing of it is needed any more
+	r.closers = append(r.closers, func() { _ = k.store.Close() }) // the process ends
 	selector, err := labels.Parse(c.Checkpoint.PodSelector)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("checkpoint.podSelector: %w", err)}
@@ -56,17 +56,17 @@ func (r *replica) newKube() (*kube, error) {
 	k.guard = guard.New(guard.Options{
 		Assessor: &checkpoint.Assessor{
 			View: k.view, Record: k.record, Signals: k.store, Selector: selector, GroupLabel: nodegroup.Label, Now: time.Now,
-			Policy: func() checkpoint.Policy { return policyOf(r.inForce.Load()).Policy },
+			Policy: func() checkpoint.Policy { return policyOf(r.effective.Load()).Policy },
 		},
 		View: k.view, Record: k.record, Asker: k.store, GroupLabel: nodegroup.Label,
-		Policy: func() guard.Policy { return policyOf(r.inForce.Load()) },
+		Policy: func() guard.Policy { return policyOf(r.effective.Load()) },
 		Place:  r.place, Read: r.groupRead,
 		Log: r.log, Now: time.Now, Metrics: guard.NewMetrics(r.registry),
 	})
 	return k, nil
 }
 
-// policyOf is the guard's part of a node group file.
+// policyOf returns the policy of the guard from a node group file.
 func policyOf(file *config.Config) guard.Policy {
 	c := file.Checkpoint
 	return guard.Policy{
@@ -75,24 +75,24 @@ func policyOf(file *config.Config) guard.Policy {
 	}
 }
 
-// loadRecord reads which training pods each instance has held.
+// loadRecord reads the record of the training pods on each instance.
 func (k *kube) loadRecord(ctx context.Context) error {
-	warnings, _ := k.store.Warnings(ctx) // doctor reports a Redis that cannot be asked, and so does every pass
+	warnings, _ := k.store.Warnings(ctx) // a Redis that does not answer is reported by doctor and by every pass of the guard
 	for _, warning := range warnings {
-		k.log.Warn("redis setting can lose acknowledgements", zap.String(logkey.Reason, warning))
+		k.log.Warn("settings of Redis can lose acknowledgements", zap.String(logkey.Reason, warning))
 	}
 	return k.record.Load(ctx)
 }
 
-// The client's own limit of calls a second. The default of 5 would take minutes to
+// Limits of the client, in calls per second. With the default of 5 it would take minutes to
 // register the nodes of a large rehearsal.
 const (
 	kubeQPS   = 100
 	kubeBurst = 200
 )
 
-// kubeClient reaches the API server by a kubeconfig, or as the Pod's service account when
-// the path is empty.
+// kubeClient returns a client for a kubeconfig, or for the Pod's service account when the
+// path is empty.
 func kubeClient(kubeconfig string) (kubernetes.Interface, error) {
 	c, err := restConfig(kubeconfig)
 	if err != nil {
@@ -110,7 +110,7 @@ func restConfig(file string) (*rest.Config, error) {
 	if file == "" {
 		c, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf("kubernetes.kubeconfig: empty means the pod's service account, and there is none: %w", err)
+			return nil, fmt.Errorf("kubernetes.kubeconfig: without one the provider uses its Pod's service account, which is missing here: %w", err)
 		}
 		return c, nil
 	}
@@ -121,8 +121,8 @@ func restConfig(file string) (*rest.Config, error) {
 	return c, nil
 }
 
-// self is the object of Events about the provider as a whole: its Pod, which the
-// manifests name by the downward API, else its namespace.
+// self returns the object of Events about the provider as a whole: its Pod, which the
+// manifests name through the downward API, else its namespace.
 func self(namespace string) *corev1.ObjectReference {
 	if pod := os.Getenv("POD_NAME"); pod != "" {
 		return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: pod}

@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// kubeAPI stands in for an API server that keeps objects: it creates, lists, watches,
-// patches and deletes them, without validation.
+// kubeAPI is a fake API server that creates, lists, watches, patches and deletes objects,
+// without validation.
 type kubeAPI struct {
 	kubeconfig string
 	before     atomic.Pointer[interceptor]
@@ -32,7 +32,7 @@ type kubeAPI struct {
 	news    chan struct{} // closed and replaced with each event
 }
 
-// interceptor is called before a request is answered, and answers it when it returns true.
+// interceptor is called before a request is handled. It returns true when it has answered.
 type interceptor = func(w http.ResponseWriter, r *http.Request) (answered bool)
 
 type object = map[string]any
@@ -44,7 +44,7 @@ type watchEvent struct {
 	of target
 }
 
-// target is what the path of a request names.
+// target is the resource and the object in the path of a request.
 type target struct{ resource, namespace, name string }
 
 func (t target) key() string { return t.resource + "/" + t.namespace + "/" + t.name }
@@ -93,7 +93,7 @@ func (a *kubeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t := targetOf(r.URL.Path)
 	query := r.URL.Query()
 	switch {
-	case query.Get("sendInitialEvents") != "": // an older API server, which knows only lists and watches
+	case query.Get("sendInitialEvents") != "": // as an API server without streaming lists
 		w.WriteHeader(http.StatusBadRequest)
 	case query.Get("watch") != "":
 		a.watch(w, r, t)
@@ -171,7 +171,7 @@ func (a *kubeAPI) one(w http.ResponseWriter, r *http.Request, t target) {
 	answer(w, http.StatusOK, known)
 }
 
-// bodyOf is the body of a request as JSON; clients send objects as protobuf too.
+// bodyOf returns the body of a request as JSON; clients also send protobuf.
 func bodyOf(r *http.Request) (o object, err error) {
 	text, err := io.ReadAll(r.Body)
 	if err != nil || len(text) == 0 {
@@ -189,7 +189,7 @@ func bodyOf(r *http.Request) (o object, err error) {
 	return o, json.Unmarshal(text, &o)
 }
 
-// put keeps a new version of an object and tells the watches.
+// put stores a new version of an object and notifies the watches.
 func (a *kubeAPI) put(t target, o object, kind string) {
 	metadata, _ := o["metadata"].(object)
 	if metadata["uid"] == nil {
@@ -202,7 +202,7 @@ func (a *kubeAPI) put(t target, o object, kind string) {
 	a.news = make(chan struct{})
 }
 
-// merged is a JSON merge patch (RFC 7386) of o; o stays as it is.
+// merged returns o with a JSON merge patch (RFC 7386); o does not change.
 func merged(o, patch object) object {
 	next := object{}
 	for key, value := range o {
@@ -256,7 +256,7 @@ func answer(w http.ResponseWriter, code int, o object) {
 	_ = json.NewEncoder(w).Encode(o)
 }
 
-// set creates or replaces an object as a client would.
+// set creates or replaces an object, as a client does.
 func (a *kubeAPI) set(t *testing.T, of target, text string) {
 	t.Helper()
 	var o object
@@ -276,7 +276,7 @@ func (a *kubeAPI) remove(of target) {
 	}
 }
 
-// all are the objects of a resource, in any namespace.
+// all returns the objects of a resource in all namespaces.
 func (a *kubeAPI) all(resource string) (found []object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

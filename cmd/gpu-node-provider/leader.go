@@ -20,42 +20,42 @@ import (
 	"gpu-node-provider/provider/nodegroup"
 )
 
-// leader is what only the leading replica has, from its first snapshot on.
+// leader holds what only the leading replica has, from its first snapshot on.
 type leader struct {
 	cloud  *runningCloud
 	server *provider.Server
 
-	mu    sync.Mutex     // one change of the node groups at a time
-	file  *config.Config // in force, as it is on disk
-	whole *config.Config // the same, completed by the cloud's description
+	mu        sync.Mutex     // serializes changes of the node groups
+	file      *config.Config // in effect, as on disk
+	completed *config.Config // file with the machines that the cloud describes
 }
 
-// lead serves Cluster Autoscaler until ctx is done or a part fails. It reads top to
-// bottom in the order of a start; nothing is decided before the record of training pods
-// has been read, and no call is answered before every node has been looked at.
+// lead serves Cluster Autoscaler until ctx is done or a part fails. The order of its steps
+// matters: no deletion is decided before the record of training pods has been read, and no
+// call is answered before the guard has checked every node.
 func (r *replica) lead(ctx context.Context) error {
 	running, err := r.openCloud(ctx)
 	if err != nil {
 		return err
 	}
 	defer running.close()
-	beside, leading := startParts(ctx)
-	err = r.leadWith(leading, running, beside)
-	if failure := beside.stop(); failure != nil {
+	background, leading := startParts(ctx)
+	err = r.leadWith(leading, running, background)
+	if failure := background.stop(); failure != nil {
 		return failure
 	}
-	if ctx.Err() != nil { // told to stop
+	if ctx.Err() != nil { // stopped
 		return nil
 	}
 	return err
 }
 
-func (r *replica) leadWith(ctx context.Context, running *runningCloud, beside *parts) error {
+func (r *replica) leadWith(ctx context.Context, running *runningCloud, background *parts) error {
 	if err := r.loadRecord(ctx); err != nil {
 		return err
 	}
 	if r.kube != nil {
-		beside.add(r.kube.guard.Run) // pods come and go also while the cloud cannot be read
+		background.add(r.kube.guard.Run) // Pods change while the cloud cannot be read
 	}
 	l, err := r.firstSnapshot(ctx, running)
 	if err != nil {
@@ -63,7 +63,7 @@ func (r *replica) leadWith(ctx context.Context, running *runningCloud, beside *p
 	}
 	r.leading.Store(l)
 	if r.kube != nil {
-		if err := r.progress.await(ctx, "not every node has been looked at yet", r.kube.guard.FirstPass); err != nil {
+		if err := r.progress.await(ctx, "not every node has been checked yet", r.kube.guard.FirstPass); err != nil {
 			return err
 		}
 	}
@@ -71,17 +71,18 @@ func (r *replica) leadWith(ctx context.Context, running *runningCloud, beside *p
 	if err != nil {
 		return err
 	}
-	beside.add(running.run)
-	beside.add(l.server.Run)
-	beside.add(r.announce)
-	beside.add(func(ctx context.Context) error { return r.followCloud(ctx, l) })
-	beside.add(func(ctx context.Context) error {
-		return r.followFile(ctx, nil, func(ctx context.Context, c change) bool { return r.takeFile(ctx, l, c) })
+	background.add(running.run)
+	background.add(l.server.Run)
+	background.add(r.announce)
+	background.add(func(ctx context.Context) error { return r.followCloud(ctx, l) })
+	background.add(func(ctx context.Context) error {
+		return r.followFile(ctx, nil, func(ctx context.Context, c change) bool { return r.applyFile(ctx, l, c) })
 	})
 	return r.serveCalls(ctx, l, port)
 }
 
-// loadRecord reads the record of training pods; without it no deletion can be judged.
+// loadRecord reads the record of training pods, on which every decision about a deletion
+// depends.
 func (r *replica) loadRecord(ctx context.Context) error {
 	if r.kube == nil {
 		return nil
@@ -91,7 +92,7 @@ func (r *replica) loadRecord(ctx context.Context) error {
 
 // firstSnapshot completes the node group file and reads the cloud for the first time.
 func (r *replica) firstSnapshot(ctx context.Context, running *runningCloud) (*leader, error) {
-	l := &leader{cloud: running, file: r.inForce.Load()}
+	l := &leader{cloud: running, file: r.effective.Load()}
 	o := provider.Options{
 		Backend: running.Backend, ReadEvery: running.readEvery, ServiceQuotas: running.quota, Log: r.log, Registerer: r.registry,
 	}
@@ -99,21 +100,21 @@ func (r *replica) firstSnapshot(ctx context.Context, running *runningCloud) (*le
 		o.Cluster, o.Gate = r.kube.view, r.kube.guard.Gate
 	}
 	err := r.progress.retry(ctx, "the cloud has not been read yet", func(ctx context.Context) (err error) {
-		if l.whole, err = running.complete(ctx, l.file); err != nil {
+		if l.completed, err = running.complete(ctx, l.file); err != nil {
 			return err
 		}
-		o.Catalogue = nodegroup.New(l.whole, running.TemplateID)
+		o.Catalogue = nodegroup.New(l.completed, running.TemplateID)
 		l.server, err = provider.New(ctx, o)
 		if errors.Is(err, cloud.ErrInvalid) || errors.Is(err, cloud.ErrNotFound) {
-			return usageError{fmt.Errorf("no first snapshot: %w", err)} // another try fails as well
+			return usageError{fmt.Errorf("loading the first snapshot: %w", err)} // a retry would fail too
 		}
 		return err
 	})
 	return l, err
 }
 
-// serveCalls answers on the open port until ctx is done. Calls in flight finish, unless
-// another replica may lead already.
+// serveCalls serves gRPC on the open port until ctx is done. Calls in flight finish, unless
+// the leadership was lost: then another replica may already write.
 func (r *replica) serveCalls(ctx context.Context, l *leader, port net.Listener) error {
 	listener := provider.NewListener(l.server, provider.ListenOptions{Credentials: r.credentials, Authorize: r.authorize, Log: r.log, Registerer: r.registry})
 	stop := context.AfterFunc(ctx, func() {
@@ -124,8 +125,8 @@ func (r *replica) serveCalls(ctx context.Context, l *leader, port net.Listener) 
 		listener.Stop()
 	})
 	defer stop()
-	r.progress.finish() // the port is open, and answers as soon as Serve begins
-	groups := len(l.whole.NodeGroups)
+	r.progress.finish() // the port is open; connections wait until Serve accepts them
+	groups := len(l.completed.NodeGroups)
 	r.log.Info("serving", zap.Stringer(logkey.GRPCAddress, port.Addr()), zap.Stringer(logkey.HTTPAddress, r.http.Addr()), zap.Int(logkey.NodeGroups, groups), zap.String(logkey.Version, version))
 	if err := r.banner(port.Addr(), groups); err != nil {
 		listener.StopNow()
@@ -134,13 +135,13 @@ func (r *replica) serveCalls(ctx context.Context, l *leader, port net.Listener) 
 	return listener.Serve(port)
 }
 
-// announce makes the Service select this Pod.
+// announce labels this Pod, so that the Service selects it.
 func (r *replica) announce(ctx context.Context) error {
 	return r.election.announce(ctx)
 }
 
-// place finds the node group of an instance: in the leader's snapshot, else by the label
-// of its Node.
+// place returns the node group of an instance: from the snapshot on the leader, else from
+// the label of its Node.
 func (r *replica) place(instance string) (nodegroup.Place, bool) {
 	if l := r.leading.Load(); l != nil {
 		return l.server.Place(instance)
@@ -153,7 +154,8 @@ func (r *replica) place(instance string) (nodegroup.Place, bool) {
 	return nodegroup.Place{Group: group}, group != ""
 }
 
-// groupRead is when a group was last read; false before the first snapshot.
+// groupRead returns when a group was last read from the cloud, and false before the first
+// snapshot.
 func (r *replica) groupRead(group string) (time.Time, bool) {
 	if l := r.leading.Load(); l != nil {
 		return l.server.GroupRead(group)
@@ -161,54 +163,54 @@ func (r *replica) groupRead(group string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// newNode makes a Node as its group's template promises it. The simulated cloud calls it,
-// which runs only after the first snapshot.
+// newNode returns a Node like the template of its group. Only the simulated cloud calls it,
+// which starts after the first snapshot, so leading is not nil.
 func (r *replica) newNode(group, name, providerID string) (*corev1.Node, error) {
 	return r.leading.Load().server.NewNode(group, name, providerID)
 }
 
-// put puts a changed file in force, completed by the cloud's description.
-func (l *leader) put(ctx context.Context, file *config.Config) error {
+// apply completes a changed file and makes it effective.
+func (l *leader) apply(ctx context.Context, file *config.Config) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	whole, err := l.cloud.complete(ctx, file)
+	completed, err := l.cloud.complete(ctx, file)
 	if err != nil {
 		return err
 	}
 	if file.Cloud.AWS != nil && file.Cloud.AWS.Discovery != nil {
-		whole.NodeGroups = append(whole.NodeGroups, nodegroup.Leaving(l.whole, whole, l.server.Instances)...)
+		completed.NodeGroups = append(completed.NodeGroups, nodegroup.Leaving(l.completed, completed, l.server.Instances)...)
 	}
-	if err := l.server.Reload(ctx, nodegroup.New(whole, l.cloud.TemplateID)); err != nil {
+	if err := l.server.Reload(ctx, nodegroup.New(completed, l.cloud.TemplateID)); err != nil {
 		return err
 	}
-	l.file, l.whole = file, whole
+	l.file, l.completed = file, completed
 	return nil
 }
 
-// completeAgain asks the cloud again what it adds to the file, and reports whether that
+// completeAgain completes the file again, makes the result effective, and returns whether it
 // has changed.
 func (l *leader) completeAgain(ctx context.Context) (changed bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
 	defer cancel()
-	whole, err := l.cloud.complete(ctx, l.file)
+	completed, err := l.cloud.complete(ctx, l.file)
 	if err != nil {
 		return false, err
 	}
-	whole.NodeGroups = append(whole.NodeGroups, nodegroup.Leaving(l.whole, whole, l.server.Instances)...)
-	if nodegroup.SameGroups(whole, l.whole) {
+	completed.NodeGroups = append(completed.NodeGroups, nodegroup.Leaving(l.completed, completed, l.server.Instances)...)
+	if nodegroup.SameGroups(completed, l.completed) {
 		return false, nil
 	}
-	if err := l.server.Reload(ctx, nodegroup.New(whole, l.cloud.TemplateID)); err != nil {
+	if err := l.server.Reload(ctx, nodegroup.New(completed, l.cloud.TemplateID)); err != nil {
 		return false, err
 	}
-	l.whole = whole
+	l.completed = completed
 	return true, nil
 }
 
-// followCloud puts changes of the cloud's description in force: new launch templates,
-// other tags, discovered groups.
+// followCloud makes changes in the cloud effective: new launch templates, other tags,
+// discovered groups.
 func (r *replica) followCloud(ctx context.Context, l *leader) error {
 	if l.cloud.completeEvery == 0 {
 		return nil
@@ -219,13 +221,13 @@ func (r *replica) followCloud(ctx context.Context, l *leader) error {
 		case err != nil && ctx.Err() == nil:
 			r.log.Warn("failed to read the instance types of node groups", zap.Error(err))
 		case changed:
-			r.log.Info("node groups changed in the cloud's description")
+			r.log.Info("node groups changed in the cloud")
 		}
 		return false, nil
 	}))
 }
 
-// ignoreStop drops the error of a poll that its context has ended.
+// ignoreStop returns nil for the error of a poll whose context was cancelled.
 func ignoreStop(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return nil
@@ -233,15 +235,16 @@ func ignoreStop(err error) error {
 	return err
 }
 
-// parts run beside a function and outlive its context until stop, so that calls in
-// flight finish while everything that they need is there.
+// parts run in the background until stop, also after the context of the caller is done, so
+// that calls in flight finish while their dependencies still run.
 type parts struct {
 	group  *errgroup.Group
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// startParts returns no parts yet, and a context that ends with ctx and when a part fails.
+// startParts returns an empty set of parts, and a context that is cancelled with ctx and
+// when a part fails.
 func startParts(ctx context.Context) (*parts, context.Context) {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	group, own := errgroup.WithContext(own)
@@ -254,7 +257,7 @@ func (p *parts) add(part func(context.Context) error) {
 	p.group.Go(func() error { return part(p.ctx) })
 }
 
-// stop ends the parts and returns the first error of one.
+// stop cancels the parts, waits for them, and returns their first error.
 func (p *parts) stop() error {
 	p.cancel()
 	return p.group.Wait()

@@ -16,8 +16,9 @@ import (
 	"gpu-node-provider/provider/nodegroup"
 )
 
-// TestPlaceBeforeTheFirstSnapshot: while the cloud cannot be read, the label on a Node
-// names its group, so that its trainings are recorded. Afterwards only the cloud does.
+// TestPlaceBeforeTheFirstSnapshot: while the cloud cannot be read, the label of a Node
+// determines its group, so that its training pods are recorded. Afterwards only the cloud
+// does.
 func TestPlaceBeforeTheFirstSnapshot(t *testing.T) {
 	view, known := cluster.NewMemory(fake.NewClientset(), &record.FakeRecorder{})
 	for name, labels := range map[string]map[string]string{"ours": {nodegroup.Label: "t4"}, "other": {}} {

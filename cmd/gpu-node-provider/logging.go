@@ -17,8 +17,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// logger returns the log of serve: JSON, one entry a line. Libraries that log by
-// themselves write into the first one of the process.
+// logger returns the logger of serve: JSON, one entry per line. Libraries log to the first
+// one of the process.
 func logger(w io.Writer, verbose bool) *zap.Logger {
 	encoding := zap.NewProductionEncoderConfig()
 	encoding.EncodeTime = zapcore.RFC3339NanoTimeEncoder
@@ -32,27 +32,27 @@ func logger(w io.Writer, verbose bool) *zap.Logger {
 	return log
 }
 
-// redirectLibraries is done once, because klog and grpc-go read their logger
-// without a lock. A process serves once; only tests do so more often.
+// redirectLibraries runs once, because klog and grpc-go read their logger without a lock.
+// Only tests serve more than once in a process.
 var redirectLibraries sync.Once
 
-// redirect makes the libraries that print to standard error by default log to log,
-// each under its name.
+// redirect replaces the loggers of libraries, which print to standard error by default,
+// with log under a name for each library.
 func redirect(log *zap.Logger) {
 	// V(0) is logged at info and V(1) at debug; klog's warnings have no level of
 	// their own in logr and are logged at info.
 	klog.SetLoggerWithOptions(zapr.NewLoggerWithOptions(log.Named("client-go"), zapr.LogInfoLevel("")), klog.ContextualLogger(true))
-	// grpc-go prints errors alone unless its environment variables ask for more.
+	// By default grpc-go logs errors only.
 	grpclog.SetLoggerV2(zapgrpc.NewLogger(log.Named("grpc-go").WithOptions(zap.IncreaseLevel(zapcore.ErrorLevel))))
 	redis.SetLogger(redisLog{log.Named("go-redis")})
 	// net/http reports failed TLS handshakes to the standard library's logger.
 	if _, err := zap.RedirectStdLogAt(log.Named("std"), zapcore.WarnLevel); err != nil {
-		log.Error("the standard library's logger is not redirected", zap.Error(err))
+		log.Error("failed to redirect the logger of the standard library", zap.Error(err))
 	}
 }
 
-// redisLog implements the logger of go-redis, which has no levels: what it logs by
-// default is about connections that fail.
+// redisLog implements the logger of go-redis, which has no levels. By default go-redis logs
+// failed connections, so all entries are warnings.
 type redisLog struct{ log *zap.Logger }
 
 // Printf implements internal.Logging of go-redis.
@@ -60,7 +60,7 @@ func (l redisLog) Printf(_ context.Context, format string, args ...any) {
 	l.log.Warn(fmt.Sprintf(format, args...))
 }
 
-// isTerminal returns true for a terminal: text for a reader is printed nowhere else.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

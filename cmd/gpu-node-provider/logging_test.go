@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// entries are the log entries of a text, all of which has to be log entries.
+// entries returns the log entries of a text and fails for a line that is none.
 func entries(t *testing.T, text string) (all []map[string]any) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -80,9 +80,9 @@ func TestLibrariesLogToZap(t *testing.T) {
 	}
 }
 
-// TestServeLogsNothingButJSON: no Lease can be read, and a client of the webhook
-// speaks no TLS. It is a process of its own, because libraries print to its
-// standard error.
+// TestServeLogsNothingButJSON: no Lease can be read, and a client of the webhook does not
+// use TLS. It starts a separate process, because libraries print to the standard error of
+// the process.
 func TestServeLogsNothingButJSON(t *testing.T) {
 	dir := t.TempDir()
 	created := start(t, "certs", "--dir", dir)

@@ -31,12 +31,12 @@ func main() {
 	os.Exit(code)
 }
 
-// usageError is bad input: a flag, a file, a port in use.
+// usageError is caused by bad input: a flag, a file, a port in use.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// loggedError is an error that the log has already: it is not printed again.
+// loggedError is already in the log, so it is not printed.
 type loggedError struct{ error }
 
 func (e loggedError) Unwrap() error { return e.error }
@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitCode(root.ExecuteContext(ctx), stderr)
 }
 
-// exitCode reports the error of a command, unless the log has it.
+// exitCode prints the error of a command, unless it is in the log, and returns the exit code.
 func exitCode(err error, stderr io.Writer) int {
 	if err == nil {
 		return 0
@@ -106,9 +106,9 @@ func printVersion(c *cobra.Command) error {
 	return err
 }
 
-// knownCommand refuses what is no subcommand of c, and suggests similar ones.
-// Cobra's own check returns an error of the same type as a failure, and
-// covers the root alone.
+// knownCommand returns a usageError for an unknown subcommand of c, with similar ones.
+// Cobra's own check returns an error that cannot be told from a failure, and checks the
+// root command only.
 func knownCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -120,11 +120,11 @@ func knownCommand(c *cobra.Command, args []string) error {
 	return usageError{fmt.Errorf("%s; see %s --help", text, c.CommandPath())}
 }
 
-// showHelp is the action of a command that only has subcommands. Without an
-// action cobra does not check arguments.
+// showHelp is the action of commands that only have subcommands. Cobra checks the
+// arguments of commands with an action only.
 func showHelp(c *cobra.Command, _ []string) error { return c.Help() }
 
-// noArguments refuses arguments as bad input.
+// noArguments returns a usageError for any argument.
 func noArguments(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usageError{fmt.Errorf("%s takes no arguments, got %q; see %s --help", c.CommandPath(), args, c.CommandPath())}

@@ -23,10 +23,10 @@ import (
 	"gpu-node-provider/test/testbed/process"
 )
 
-// asProgram is set in the environment of a process that is to be the program.
+// asProgram in its environment makes the test binary run as the program.
 const asProgram = "GPU_NODE_PROVIDER_IS_THE_PROGRAM"
 
-// TestMain holds every command to leaving nothing running behind it.
+// TestMain fails when a command leaves goroutines behind.
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
@@ -35,18 +35,18 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// patience bounds every wait for what has to come. It is long because it only
-// matters when something is broken.
+// patience limits every wait for a condition. It is long because it only matters when a test
+// fails.
 const patience = 20 * time.Second
 
-// program is a command that runs.
+// program is a running command.
 type program struct {
 	stdout, stderr output
 	stop           func() // as a signal does
 	code           chan int
 }
 
-// start runs a command until it ends, or the test does.
+// start runs a command until it or the test ends.
 func start(t *testing.T, args ...string) *program {
 	t.Helper()
 	p := &program{}
@@ -65,7 +65,7 @@ func (p *program) run(t *testing.T, stdout io.Writer, args ...string) {
 	})
 }
 
-// startProgram runs a command as a process of its own.
+// startProgram runs a command in a separate process.
 func startProgram(t *testing.T, args ...string) *program {
 	t.Helper()
 	p := &program{code: make(chan int, 1)}
@@ -74,9 +74,9 @@ func startProgram(t *testing.T, args ...string) *program {
 	c.Stdout, c.Stderr = &p.stdout, &p.stderr
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, c.Start())
-	p.stop = func() { _ = c.Process.Signal(syscall.SIGTERM) } // it may have ended by itself
+	p.stop = func() { _ = c.Process.Signal(syscall.SIGTERM) } // fails when the process has ended
 	go func() {
-		_ = c.Wait() // the exit code tells
+		_ = c.Wait() // the exit code is read below
 		p.code <- c.ProcessState.ExitCode()
 	}()
 	t.Cleanup(func() {
@@ -131,7 +131,7 @@ type file struct {
 	rest                     string // more sections
 }
 
-// write puts the file in a folder of its own.
+// write writes the file to a new directory.
 func (f file) write(t *testing.T) string {
 	t.Helper()
 	if f.server == "" {
@@ -173,7 +173,7 @@ func listen(t *testing.T, address string) net.Listener {
 	return l
 }
 
-// serving starts a provider and waits until it has logged where it serves.
+// serving starts a provider and waits until it has logged its addresses.
 func serving(t *testing.T, f file) (p *program, grpc, http string) {
 	t.Helper()
 	p = start(t, "serve", "--config", f.write(t))

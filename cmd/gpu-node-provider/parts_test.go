@@ -16,8 +16,8 @@ import (
 	"gpu-node-provider/provider/config"
 )
 
-// TestLaunchCodesOfTheFileAreThoseOfTheCloud: provider/config does not import
-// package cloud, so each has the list, as the simulated cloud does.
+// TestLaunchCodesOfTheFileAreThoseOfTheCloud: provider/config does not import package cloud,
+// so both have the list, and so does the simulated cloud.
 func TestLaunchCodesOfTheFileAreThoseOfTheCloud(t *testing.T) {
 	codes := launchCodes(t)
 	require.Contains(t, codes, string(cloud.InsufficientInstanceCapacity))
@@ -29,8 +29,8 @@ func TestLaunchCodesOfTheFileAreThoseOfTheCloud(t *testing.T) {
 	}
 }
 
-// launchCodes are the constants of type LaunchCode that package cloud has. They
-// are read from its source, since a constant cannot be listed at run time.
+// launchCodes returns the constants of type LaunchCode from the source of package cloud,
+// since constants cannot be listed at run time.
 func launchCodes(t *testing.T) (codes []string) {
 	t.Helper()
 	names, err := filepath.Glob("../../cloud/*.go")
@@ -42,7 +42,7 @@ func launchCodes(t *testing.T) (codes []string) {
 		require.NoError(t, err)
 		files = append(files, f)
 	}
-	// Its imports are not needed for constants, and are left unresolved.
+	// Constants do not depend on the imports, which stay unresolved.
 	checker := types.Config{IgnoreFuncBodies: true, Error: func(error) {}}
 	pkg, _ := checker.Check("cloud", set, files, nil)
 	for _, name := range pkg.Scope().Names() {

@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	// retryEvery is the pause between two tries of a step. A cloud or an API server that
-	// is away is no reason to exit: until it is back the port stays closed.
+	// retryEvery is the pause between two attempts at a step. The process does not exit
+	// while the cloud or the API server is unavailable; the port stays closed.
 	retryEvery = 2 * time.Second
-	// remindEvery is how often the log names the step that a start still waits for.
+	// remindEvery is the interval between log entries about a step that is not done.
 	remindEvery = 10 * time.Second
 )
 
-// progress names the step of a start that a replica has not finished yet. Readiness,
-// the report and the log show it.
+// progress is the start-up step that a replica has not finished yet. Readiness, the report
+// and the log show it.
 type progress struct {
 	log *zap.Logger
 
 	mu      sync.Mutex
-	missing string // what has not happened yet; empty when nothing is missing
-	failure string // why the last try failed; empty if none has
+	missing string // the step, as a clause; empty when start-up has finished
+	failure string // error of the last attempt; empty before the first failure
 }
 
-// await runs one step of a start. missing is a clause such as "the cloud has not been
-// read yet"; it is shown until finish or the next step.
+// await runs one step of start-up. missing is a clause such as "the cloud has not been read
+// yet"; it is shown until finish or the next step.
 func (p *progress) await(ctx context.Context, missing string, step func(context.Context) error) error {
 	p.set(missing, "")
 	var reminding sync.WaitGroup
@@ -43,7 +43,7 @@ func (p *progress) await(ctx context.Context, missing string, step func(context.
 	return step(ctx)
 }
 
-// retry is await of a step that is repeated until it succeeds, or fails with a usageError.
+// retry is await for a step that is repeated until it succeeds or returns a usageError.
 func (p *progress) retry(ctx context.Context, missing string, step func(context.Context) error) error {
 	return p.await(ctx, missing, func(ctx context.Context) error {
 		return wait.PollUntilContextCancel(ctx, retryEvery, true, func(ctx context.Context) (bool, error) {
@@ -59,7 +59,7 @@ func (p *progress) retry(ctx context.Context, missing string, step func(context.
 	})
 }
 
-// finish says that nothing is missing any more.
+// finish marks start-up as finished.
 func (p *progress) finish() { p.set("", "") }
 
 func (p *progress) set(missing, failure string) {
@@ -68,18 +68,19 @@ func (p *progress) set(missing, failure string) {
 	p.missing, p.failure = missing, failure
 }
 
-// failed keeps why a try failed, and logs it when it is not what the try before failed with.
+// failed records the error of an attempt, and logs it unless the attempt before had the
+// same error.
 func (p *progress) failed(err error) {
 	p.mu.Lock()
 	missing, before := p.missing, p.failure
 	p.failure = err.Error()
 	p.mu.Unlock()
 	if before != err.Error() {
-		p.log.Warn("start step failed, trying again", zap.String(logkey.WaitingFor, missing), zap.Error(err))
+		p.log.Warn("start-up step failed, trying again", zap.String(logkey.WaitingFor, missing), zap.Error(err))
 	}
 }
 
-// remind logs what is missing until ctx is done.
+// remind logs the missing step at intervals until ctx is done.
 func (p *progress) remind(ctx context.Context) {
 	began := time.Now()
 	ticker := time.NewTicker(remindEvery)
@@ -89,12 +90,12 @@ func (p *progress) remind(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			p.log.Info("still waiting", zap.NamedError(logkey.WaitingFor, p.err()), zap.Duration(logkey.Waited, time.Since(began).Round(time.Second)))
+			p.log.Info("start-up is still waiting", zap.NamedError(logkey.WaitingFor, p.err()), zap.Duration(logkey.Waited, time.Since(began).Round(time.Second)))
 		}
 	}
 }
 
-// err is nil when nothing is missing.
+// err returns the missing step and its last error, or nil when start-up has finished.
 func (p *progress) err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

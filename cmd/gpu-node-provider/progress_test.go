@@ -14,9 +14,9 @@ import (
 	"gpu-node-provider/cloud/logkey"
 )
 
-// TestStartNamesWhatItWaitsFor: readiness names the step that is missing and why it
-// failed, the log a new reason at once and the step every 10 s.
-func TestStartNamesWhatItWaitsFor(t *testing.T) {
+// TestStartNamesTheMissingStep: readiness shows the missing step and its last error. The log
+// has each new error at once and the step every 10 s.
+func TestStartNamesTheMissingStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
 		p := &progress{log: zap.New(core)}
@@ -32,8 +32,8 @@ func TestStartNamesWhatItWaitsFor(t *testing.T) {
 			return errors.New("denied")
 		})
 		require.NoError(t, err)
-		require.Equal(t, 2, logs.FilterMessage("start step failed, trying again").Len(), "one line for each reason, not for each try")
-		reminders := logs.FilterMessage("still waiting").All()
+		require.Equal(t, 2, logs.FilterMessage("start-up step failed, trying again").Len(), "one line for each reason, not for each try")
+		reminders := logs.FilterMessage("start-up is still waiting").All()
 		require.Len(t, reminders, 2)
 		require.Equal(t, "the cloud has not been read yet: throttled", reminders[1].ContextMap()[logkey.WaitingFor])
 		require.Error(t, p.err(), "until the next step or the end of the start")

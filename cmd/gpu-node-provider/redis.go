@@ -11,7 +11,8 @@ import (
 	"gpu-node-provider/provider/config"
 )
 
-// openRedis starts the embedded Redis, if the file has one, and sets how Redis is reached.
+// openRedis starts the embedded Redis, if the file has one, and sets the options of the
+// client.
 func (r *replica) openRedis() error {
 	r.redis = redisOptions(r.config.Redis)
 	if r.config.Redis.Embedded == nil {
@@ -19,7 +20,7 @@ func (r *replica) openRedis() error {
 	}
 	server := miniredis.NewMiniRedis()
 	if err := server.StartAddr(r.config.Redis.Embedded.Address); err != nil {
-		return usageError{fmt.Errorf("redis.embedded.address: %w; stop the process that uses it, or choose another", err)}
+		return usageError{fmt.Errorf("redis.embedded.address: %w; stop the process that uses it, or choose another address", err)}
 	}
 	r.closers = append(r.closers, server.Close)
 	r.redis.Addresses = []string{server.Addr()}
@@ -30,7 +31,7 @@ func (r *replica) openRedis() error {
 	return nil
 }
 
-// age makes keys expire: miniredis does so only when it is told that time has passed.
+// age advances the clock of miniredis, which expires keys only then.
 func age(server *miniredis.Miniredis, stop <-chan struct{}) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -44,7 +45,7 @@ func age(server *miniredis.Miniredis, stop <-chan struct{}) {
 	}
 }
 
-// redisOptions are how the file's Redis is reached.
+// redisOptions returns the options of the client for the Redis of a file.
 func redisOptions(c config.Redis) checkpoint.RedisOptions {
 	if c.Embedded != nil {
 		return checkpoint.RedisOptions{Addresses: []string{c.Embedded.Address}}

@@ -24,8 +24,9 @@ import (
 	"gpu-node-provider/provider/report"
 )
 
-// replica is what every replica runs, leader or not: the view of the cluster, the
-// eviction webhook, HTTP, and the election. What only the leader runs is in leader.go.
+// replica holds the parts that run in every replica: the view of the cluster, the
+// eviction webhook, the HTTP server, and the election. The leader-only parts are in
+// leader.go.
 type replica struct {
 	serveOptions
 	registry *prometheus.Registry
@@ -36,18 +37,18 @@ type replica struct {
 	kube     *kube // nil without a Kubernetes API
 	election *election
 
-	// Transport of the gRPC port; nil is plaintext, which Validate has allowed.
+	// Transport of the gRPC port; nil means plaintext, if the node group file allows it.
 	credentials credentials.TransportCredentials
 	authorize   func(context.Context) error
 
-	servers []server                      // stopped in this order, after the leader's
-	parts   []func(context.Context) error // run from the start to the end
+	servers []server                      // stopped in this order, after the gRPC server
+	parts   []func(context.Context) error // run until the process ends
 	closers []func()                      // called last first
 
-	inForce  atomic.Pointer[config.Config] // the node group file that this replica goes by
-	refused  string                        // why the last change of the file was refused while standing by
-	leading  atomic.Pointer[leader]        // nil until this replica has the first snapshot
-	stopping atomic.Bool
+	effective atomic.Pointer[config.Config] // the node group file in effect
+	rejected  string                        // last error of a changed file on a standby replica; empty after a valid one
+	leading   atomic.Pointer[leader]        // nil until this replica leads and has its first snapshot
+	stopping  atomic.Bool
 }
 
 // server is an HTTP server and its open port.
@@ -56,17 +57,17 @@ type server struct {
 	serve func() error
 }
 
-// newReplica makes every part and starts none, so that bad input is found before
-// anything is changed.
+// newReplica builds all parts and starts none of them, so that bad input is reported
+// before anything changes.
 func newReplica(o serveOptions) (_ *replica, err error) {
-	r := &replica{serveOptions: o, registry: prometheus.NewRegistry(), progress: &progress{log: o.log, missing: "the start has not begun yet"}}
+	r := &replica{serveOptions: o, registry: prometheus.NewRegistry(), progress: &progress{log: o.log, missing: "start-up has not begun yet"}}
 	defer func() {
 		if err != nil {
 			r.close()
 		}
 	}()
 	r.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	r.inForce.Store(o.config)
+	r.effective.Store(o.config)
 	if err := portFree("server.address", o.config.Server.Address); err != nil {
 		return nil, err
 	}
@@ -80,7 +81,7 @@ func newReplica(o serveOptions) (_ *replica, err error) {
 	if err := r.openRedis(); err != nil {
 		return nil, err
 	}
-	r.election = leadsAlone()
+	r.election = withoutElection()
 	if o.config.Kubernetes == nil {
 		return r, nil
 	}
@@ -99,8 +100,8 @@ func (r *replica) close() {
 	}
 }
 
-// portFree reports a port in use before anything is started; the gRPC port itself opens
-// only when this replica leads.
+// portFree returns an error when the port is in use. The gRPC port opens only when this
+// replica leads, which is too late to report bad input.
 func portFree(field, address string) error {
 	l, err := openPort(field, address)
 	if err != nil {
@@ -112,15 +113,15 @@ func portFree(field, address string) error {
 func openPort(field, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("%s: %w; stop the process that uses it, or choose another", field, err)}
+		return nil, usageError{fmt.Errorf("%s: %w; stop the process that uses it, or choose another address", field, err)}
 	}
 	return l, nil
 }
 
-// httpTimeout bounds a request's header, and a stop.
+// httpTimeout limits reading the header of a request, and a graceful shutdown.
 const httpTimeout = 5 * time.Second
 
-// openHTTP opens the port of health, metrics and report.
+// openHTTP opens the port that serves health, metrics and the report.
 func (r *replica) openHTTP() (err error) {
 	if r.http, err = r.listen("server.httpAddress", r.config.Server.HTTPAddress); err != nil {
 		return err
@@ -133,16 +134,17 @@ func (r *replica) openHTTP() (err error) {
 	return nil
 }
 
-// listen opens a port that closes with the replica.
+// listen opens a port that close closes.
 func (r *replica) listen(field, address string) (net.Listener, error) {
 	l, err := openPort(field, address)
 	if err == nil {
-		r.closers = append(r.closers, func() { _ = l.Close() }) // a server has closed it already
+		r.closers = append(r.closers, func() { _ = l.Close() }) // usually closed by its server
 	}
 	return l, err
 }
 
-// loadTLS loads the certificates of the gRPC port and of the webhook; nil without any.
+// loadTLS loads the certificates of the gRPC port and of the webhook. It returns nil when
+// the file has none.
 func (r *replica) loadTLS() (*mtls.Server, error) {
 	c := r.config.Server.TLS
 	if c == nil {
@@ -165,7 +167,8 @@ func (r *replica) loadTLS() (*mtls.Server, error) {
 	return s, nil
 }
 
-// openWebhook opens the port of the eviction webhook, which denies what it cannot judge.
+// openWebhook opens the port of the eviction webhook, which denies what it cannot judge. It
+// opens before this replica leads, since the API server may call any replica.
 func (r *replica) openWebhook(tls *mtls.Server) error {
 	address := r.config.Server.WebhookAddress
 	if address == "" {
@@ -182,14 +185,14 @@ func (r *replica) openWebhook(tls *mtls.Server) error {
 	return nil
 }
 
-var errStopped = errors.New("told to stop")
+var errStopped = errors.New("stopped by a signal")
 
-// run starts the parts. When ctx is done or one fails it stops them one after another:
-// the leader's first, so that calls in flight finish while everything that they need is
-// there, and the election last, since the Lease covers all of it.
+// run starts the parts. When ctx is done or a part fails, it stops them one after another:
+// the leader's first, so that calls in flight finish while their dependencies still run,
+// and the election last, since the Lease must cover all other parts.
 func (r *replica) run(ctx context.Context) error {
 	var g oklog.Group
-	r.addActs(ctx, &g)
+	r.addStates(ctx, &g)
 	for _, s := range r.servers {
 		g.Add(s.serve, func(cause error) { stopHTTP(s.Server, cause) })
 	}
@@ -197,8 +200,8 @@ func (r *replica) run(ctx context.Context) error {
 		addPart(ctx, &g, part)
 	}
 	addPart(ctx, &g, r.campaign)
-	told, cancel := context.WithCancel(ctx) // ends too when a part fails
-	g.Add(func() error { <-told.Done(); return errStopped }, func(error) { cancel() })
+	signalled, cancel := context.WithCancel(ctx) // cancelled also when a part fails
+	g.Add(func() error { <-signalled.Done(); return errStopped }, func(error) { cancel() })
 	if err := g.Run(); !errors.Is(err, errStopped) {
 		return err
 	}
@@ -206,8 +209,8 @@ func (r *replica) run(ctx context.Context) error {
 	return nil
 }
 
-// addActs adds the two acts of a replica: it stands by, and then it leads.
-func (r *replica) addActs(ctx context.Context, g *oklog.Group) {
+// addStates adds the two states of a replica, standby and then leader, as one part.
+func (r *replica) addStates(ctx context.Context, g *oklog.Group) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	g.Add(func() error {
@@ -223,14 +226,15 @@ func (r *replica) addActs(ctx context.Context, g *oklog.Group) {
 	})
 }
 
-// addPart adds a part that a signal ends in its turn only.
+// addPart adds a part that ignores the end of ctx, so that a signal stops the parts in
+// order.
 func addPart(ctx context.Context, g *oklog.Group, part func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	g.Add(func() error { return part(ctx) }, func(error) { cancel() })
 }
 
-// stopHTTP lets requests finish, unless the leadership was lost: then what is stopped
-// after it has to end at once, and clients ask again.
+// stopHTTP waits for requests in flight, unless the leadership was lost: then the parts
+// that stop after it must stop at once, and clients retry.
 func stopHTTP(s *http.Server, cause error) {
 	if errors.Is(cause, errLeadershipLost) {
 		_ = s.Close()
@@ -241,8 +245,8 @@ func stopHTTP(s *http.Server, cause error) {
 	_ = s.Shutdown(ctx)
 }
 
-// standBy returns once this replica leads. Until then it follows the cluster, for the
-// webhook, and the node group file.
+// standBy returns when this replica leads. Until then it follows the node group file, and
+// the webhook answers.
 func (r *replica) standBy(ctx context.Context) error {
 	if r.kube != nil {
 		if err := r.progress.await(ctx, "the cluster has not been read yet", r.kube.view.WaitForSync); err != nil {
@@ -250,12 +254,12 @@ func (r *replica) standBy(ctx context.Context) error {
 		}
 	}
 	if !r.election.leads() {
-		r.progress.finish() // it does its part: it answers for evictions
+		r.progress.finish() // ready, since it answers the webhook
 	}
-	return r.followFile(ctx, r.election.led, r.keepFile)
+	return r.followFile(ctx, r.election.led, r.acceptFile)
 }
 
-// campaign takes part in the election until ctx is done, and fails when the Lease is lost.
+// campaign runs the election until ctx is done. It fails when the Lease is lost.
 func (r *replica) campaign(ctx context.Context) error {
 	if r.kube == nil {
 		<-ctx.Done()
@@ -267,8 +271,7 @@ func (r *replica) campaign(ctx context.Context) error {
 	return r.election.run(ctx)
 }
 
-// ready is nil when this replica does its part: the leader serves, the others answer
-// for evictions.
+// ready returns nil when the leader serves, and when a standby replica answers the webhook.
 func (r *replica) ready() error {
 	if err := r.progress.err(); err != nil {
 		return err
@@ -279,14 +282,14 @@ func (r *replica) ready() error {
 	return nil
 }
 
-// report is the provider's state, with what is held; only the leader has one.
+// report returns the state of the provider with the held nodes. Only the leader has one.
 func (r *replica) report() (report.Provider, error) {
 	l := r.leading.Load()
 	if l == nil {
 		if r.election.leads() {
 			return report.Provider{}, r.progress.err()
 		}
-		return report.Provider{}, dashboard.StandsBy(r.election.directions())
+		return report.Provider{}, dashboard.StandsBy(r.election.standbyMessage())
 	}
 	state := l.server.Report()
 	if r.kube != nil {

@@ -23,8 +23,8 @@ func serveCommand() *cobra.Command {
   gpu-node-provider serve --config node-groups.yaml --verbose`,
 		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			// Read before it is loaded, so that a change in between is not missed.
-			contents, _ := reload.Read(file) // load reports why it cannot be read
+			// Reading before loading detects a change in between.
+			contents, _ := reload.Read(file) // load returns the error
 			cfg, err := load(file)
 			if err != nil {
 				return err
@@ -41,13 +41,13 @@ func serveCommand() *cobra.Command {
 
 type serveOptions struct {
 	file     string
-	contents reload.Contents // that config was decoded from
+	contents reload.Contents // from which config was decoded
 	config   *config.Config
 	log      *zap.Logger
 	out      io.Writer
 }
 
-// serve runs a replica until ctx is done or a part of it fails.
+// serve runs a replica until ctx is done or one of its parts fails.
 func serve(ctx context.Context, o serveOptions) error {
 	r, err := newReplica(o)
 	if err != nil {
@@ -61,8 +61,8 @@ func serve(ctx context.Context, o serveOptions) error {
 	return nil
 }
 
-// banner prints the addresses for a person at a terminal. A log collector reads the
-// "serving" entry instead.
+// banner prints the addresses to a terminal. Log collectors read the "serving" entry
+// instead.
 func (r *replica) banner(grpc net.Addr, groups int) error {
 	if !isTerminal(r.out) {
 		return nil
@@ -78,13 +78,13 @@ func (r *replica) banner(grpc net.Addr, groups int) error {
 	return err
 }
 
-// reachable is the configured address with the port that the listener got: a listener
-// on every address reports [::], which no client can dial.
-func reachable(configured string, got net.Addr) string {
+// reachable returns the configured host with the listener's port. A listener on all
+// addresses reports [::], which clients cannot dial.
+func reachable(configured string, actual net.Addr) string {
 	host, _, err := net.SplitHostPort(configured)
-	_, port, err2 := net.SplitHostPort(got.String())
+	_, port, err2 := net.SplitHostPort(actual.String())
 	if err != nil || err2 != nil {
-		return got.String()
+		return actual.String()
 	}
 	return net.JoinHostPort(host, port)
 }

@@ -30,8 +30,8 @@ import (
 	"gpu-node-provider/provider/config"
 )
 
-// apiServer stands in for a Kubernetes API server without Nodes and Pods. It
-// answers only once it may, so that a provider can be caught while it starts.
+// apiServer is a fake Kubernetes API server without Nodes and Pods. It answers only after it
+// is released, so that tests can act on a provider that starts.
 type apiServer struct {
 	kubeconfig string
 	asked      chan struct{} // closed by the first request
@@ -53,7 +53,7 @@ func newAPIServer(t *testing.T) *apiServer {
 		w.Header().Set("Content-Type", "application/json")
 		query := r.URL.Query()
 		switch {
-		case query.Get("sendInitialEvents") != "": // an older API server, which knows only lists and watches
+		case query.Get("sendInitialEvents") != "": // as an API server without streaming lists
 			w.WriteHeader(http.StatusBadRequest)
 		case query.Get("watch") != "":
 			_ = http.NewResponseController(w).Flush()
@@ -97,8 +97,8 @@ func (a *apiServer) wait(t *testing.T) {
 	})
 }
 
-// TestPortTakenWhileStarting: the port was free when it was looked at, and is
-// not when it opens. Parts that wait for the start must not wait for ever.
+// TestPortTakenWhileStarting: the port is free when it is checked, and in use when it opens.
+// Parts that wait for start-up must end too.
 func TestPortTakenWhileStarting(t *testing.T) {
 	api := newAPIServer(t)
 	grpcPort, httpPort, redisPort := freePort(t), freePort(t), freePort(t)
@@ -109,7 +109,7 @@ func TestPortTakenWhileStarting(t *testing.T) {
 	require.Equal(t, exitUsage, p.wait(t))
 	last := lastLine(p.stderr.String())
 	require.Contains(t, last, "server.address: listen tcp "+grpcPort)
-	require.Contains(t, last, "stop the process that uses it, or choose another")
+	require.Contains(t, last, "stop the process that uses it, or choose another address")
 	require.Empty(t, p.stdout.String(), "it never served")
 	listen(t, httpPort)
 	listen(t, redisPort)
@@ -144,7 +144,7 @@ func TestPartFailsWhileServing(t *testing.T) {
 	listen(t, httpPort)
 }
 
-// TestStopWhileTheAPIServerIsAway: what is asked for while starting is a stop as any other.
+// TestStopWhileTheAPIServerIsAway: a stop during start-up is not a failure.
 func TestStopWhileTheAPIServerIsAway(t *testing.T) {
 	api := newAPIServer(t)
 	p := start(t, "serve", "--config", file{rest: api.section()}.write(t))
@@ -154,8 +154,8 @@ func TestStopWhileTheAPIServerIsAway(t *testing.T) {
 	require.Contains(t, p.stderr.String(), `"msg":"stopped"`)
 }
 
-// TestNotReadyWhileStopping: calls in flight finish, while everything that
-// looks at the provider is told to send no more.
+// TestNotReadyWhileStopping: readiness fails while calls in flight finish, so that clients
+// send no new ones.
 func TestNotReadyWhileStopping(t *testing.T) {
 	p, address, web := serving(t, file{})
 	ready := func() (code int, body string) {
@@ -190,8 +190,8 @@ func TestNotReadyWhileStopping(t *testing.T) {
 	require.Zero(t, p.wait(t), "%s", p.stderr.String())
 }
 
-// TestServeRefuses: what a person can put right ends the program before
-// anything is started, and is told in one line.
+// TestServeRefuses: bad input ends the program before any part starts, with one line of
+// text.
 func TestServeRefuses(t *testing.T) {
 	taken := listen(t, "127.0.0.1:0").Addr().String()
 	machines := filepath.Join(t.TempDir(), "state.json")
@@ -205,7 +205,7 @@ func TestServeRefuses(t *testing.T) {
 		"the gRPC port is taken":      {file{server: ports(taken, "127.0.0.1:0")}, "server.address: listen tcp " + taken},
 		"the HTTP port is taken":      {file{server: ports("127.0.0.1:0", taken)}, "server.httpAddress: listen tcp " + taken},
 		"the Redis port is taken":     {file{server: ports("127.0.0.1:0", httpPort), redis: taken}, "redis.embedded.address: listen tcp " + taken},
-		"no cluster here":             {file{rest: "kubernetes: {}"}, "kubernetes.kubeconfig: empty means the pod's service account"},
+		"no cluster here":             {file{rest: "kubernetes: {}"}, "kubernetes.kubeconfig: without one the provider uses its Pod's service account"},
 		"no such cluster":             {file{rest: "kubernetes: {kubeconfig: /no/such/file}"}, "/no/such/file"},
 		"another provider's machines": {another, machines},
 	} {
@@ -215,7 +215,7 @@ func TestServeRefuses(t *testing.T) {
 			require.Contains(t, p.stderr.String(), c.words)
 			require.Equal(t, 1, strings.Count(p.stderr.String(), "\n"), p.stderr.String())
 			require.Empty(t, p.stdout.String())
-			listen(t, httpPort) // what was opened already is closed
+			listen(t, httpPort) // ports that were opened are closed
 		})
 	}
 	owner.stop()
@@ -223,7 +223,7 @@ func TestServeRefuses(t *testing.T) {
 	serving(t, another)
 }
 
-// TestServeWithCerts: what certs makes is what serve and Cluster Autoscaler need.
+// TestServeWithCerts: serve and Cluster Autoscaler can use the files of certs.
 func TestServeWithCerts(t *testing.T) {
 	dir := t.TempDir()
 	made := start(t, "certs", "--dir", dir)

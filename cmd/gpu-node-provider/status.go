@@ -27,10 +27,10 @@ type statusOptions struct {
 	wait     time.Duration
 }
 
-// defaultAddress reaches a provider on this machine or in this pod.
+// defaultAddress is the address of a provider on this machine or in this Pod.
 const defaultAddress = "127.0.0.1:8087"
 
-// statusTimeout bounds one request, so that a server that hangs is reported.
+// statusTimeout limits one request, so that a server that hangs is reported.
 const statusTimeout = 5 * time.Second
 
 func statusCommand() *cobra.Command {
@@ -90,13 +90,13 @@ func watch(ctx context.Context, out, errOut io.Writer, o statusOptions) error {
 			return err
 		}
 		to := out
-		if err != nil { // it may come back
+		if err != nil { // the provider may return
 			key, text = err.Error(), err.Error()+"\n"
-			if o.output != asTable { // which a program reads
+			if o.output != asTable { // a program reads out
 				to = errOut
 			}
 		}
-		// A request that was cut off by a stop is no news of the provider.
+		// An error of a request that ctx cancelled says nothing about the provider.
 		if key != last && ctx.Err() == nil {
 			last = key
 			if _, err := io.WriteString(to, text); err != nil {
@@ -137,7 +137,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// withoutTimes returns the report but for the times, which change with each request.
+// withoutTimes returns the report without its times, which change with each request.
 func withoutTimes(r report.Provider) string {
 	r.Time, r.Snapshot = time.Time{}, time.Time{}
 	text, err := json.Marshal(r)
@@ -156,11 +156,11 @@ func fetch(ctx context.Context, address string) (state report.Provider, err erro
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return state, fmt.Errorf("no provider answers on %s; it is the httpAddress of its node group file: %w", address, err)
+		return state, fmt.Errorf("no provider answers on %s; --address must be its server.httpAddress: %w", address, err)
 	}
 	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	if response.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // a part of it is better than none
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // a partial text is still useful
 		if response.StatusCode == http.StatusMisdirectedRequest {
 			return state, fmt.Errorf("the provider on %s: %w", address, dashboard.StandsBy(strings.TrimSpace(string(text))))
 		}
@@ -218,7 +218,7 @@ func heldRows(r report.Provider, row func(...string)) {
 	}
 }
 
-// problems returns the errors that do not fit into the table.
+// problems returns the errors that do not fit in the table.
 func problems(r report.Provider) string {
 	var b strings.Builder
 	for _, q := range r.Quotas {
@@ -237,7 +237,7 @@ func problems(r report.Provider) string {
 		}
 	}
 	if r.ReloadError != "" {
-		fmt.Fprintf(&b, "\nThe node group file on disk is not in force: %s\n", r.ReloadError)
+		fmt.Fprintf(&b, "\nThe node group file on disk is not in effect: %s\n", r.ReloadError)
 	}
 	return b.String()
 }
@@ -253,7 +253,7 @@ func quotaCells(q report.Quota) []string {
 	return []string{q.Name, number(q.Used), number(q.Limit), q.Resource, source}
 }
 
-// holdReason returns why a pod holds its node, and until when at most.
+// holdReason returns the reason why a pod holds its node, and the latest time of its release.
 func holdReason(p report.Pod) string {
 	if p.Until == nil {
 		return p.Reason

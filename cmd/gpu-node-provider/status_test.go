@@ -23,14 +23,14 @@ import (
 	"gpu-node-provider/provider/report"
 )
 
-// stubProvider is the HTTP side of a provider, with the report of the test.
+// stubProvider is the HTTP server of a provider, with the report of the test.
 type stubProvider struct {
 	address string
 
 	mu       sync.Mutex
 	report   report.Provider
-	cutOff   int // so many requests are cut off before they are answered
-	unready  int // and after these, so many come before the cloud has been read
+	cutOff   int // number of requests that are cut off before an answer
+	unready  int // number of requests after these that come before the cloud has been read
 	requests int
 }
 
@@ -114,7 +114,7 @@ gpus    2.5    16      nvidia.com/gpu   the file
 
 simulated:///t4/p-1: Other: no such image
 
-The node group file on disk is not in force: maxSize: 4 is below minSize
+The node group file on disk is not in effect: maxSize: 4 is below minSize
 `, p.stdout.String())
 }
 
@@ -134,7 +134,7 @@ func TestStatusOfARealProvider(t *testing.T) {
 	require.Regexp(t, `(?m)^t4 +0 .* 2 +quota gpus`, p.stdout.String())
 }
 
-// TestStatusJSONIsTheWholeReport, so that scripts see what the table leaves out.
+// TestStatusJSONIsTheWholeReport: scripts see fields that the table omits.
 func TestStatusJSONIsTheWholeReport(t *testing.T) {
 	w := newStubProvider(t)
 	p := w.status(t, "-o", "json")
@@ -153,8 +153,7 @@ func TestStatusYAML(t *testing.T) {
 	requireSameKeys(t, asJSON.stdout.String(), asYAML.stdout.String())
 }
 
-// requireSameKeys holds YAML to the keys of the JSON with the same content. Times
-// differ from one output to the next.
+// requireSameKeys requires the keys of JSON in YAML. Their values may differ in times.
 func requireSameKeys(t *testing.T, asJSON, asYAML string) {
 	t.Helper()
 	var want, got any
@@ -165,7 +164,7 @@ func requireSameKeys(t *testing.T, asJSON, asYAML string) {
 	require.Equal(t, keys("", want), keys("", got))
 }
 
-// keys are the paths of all leaves, in order.
+// keys returns the paths of all leaves, in order.
 func keys(path string, tree any) (all []string) {
 	switch tree := tree.(type) {
 	case map[string]any:
@@ -182,8 +181,8 @@ func keys(path string, tree any) (all []string) {
 	return all
 }
 
-// TestStatusWaits for a provider whose process is not there, and then has not
-// read the cloud.
+// TestStatusWaits: the process of the provider does not run at first, and then has not read
+// the cloud.
 func TestStatusWaits(t *testing.T) {
 	w := newStubProvider(t, func(w *stubProvider) { w.cutOff, w.unready = 2, 2 })
 	p := w.status(t, "--wait", patience.String())
@@ -214,7 +213,7 @@ func TestStatusGivesUp(t *testing.T) {
 		args  []string
 		words string
 	}{
-		"at once":                    {[]string{"--address", unused}, "no provider answers on " + unused + "; it is the httpAddress of its node group file"},
+		"at once":                    {[]string{"--address", unused}, "no provider answers on " + unused + "; --address must be its server.httpAddress: "},
 		"at the limit":               {[]string{"--address", unused, "--wait", "30ms", "--interval", "5ms"}, "no provider answers on " + unused},
 		"at the limit, not after it": {[]string{"--address", unused, "--wait", "30ms", "--interval", "1h"}, "no provider answers on " + unused},
 	} {
@@ -228,7 +227,7 @@ func TestStatusGivesUp(t *testing.T) {
 	}
 }
 
-// TestStatusTriesAgainUntilTheLimit and tells the last reason.
+// TestStatusTriesAgainUntilTheLimit: the last error is printed.
 func TestStatusTriesAgainUntilTheLimit(t *testing.T) {
 	w := newStubProvider(t, func(w *stubProvider) { w.unready = 1 << 30 })
 	p := w.status(t, "--wait", "500ms")
@@ -237,7 +236,7 @@ func TestStatusTriesAgainUntilTheLimit(t *testing.T) {
 	require.Greater(t, w.count(), 1)
 }
 
-// TestStatusOfSomethingElse fails at once: no waiting makes it a provider.
+// TestStatusOfSomethingElse: a server that is not a provider is not waited for.
 func TestStatusOfSomethingElse(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
 	t.Cleanup(s.Close)
@@ -252,7 +251,7 @@ func TestStatusRefuses(t *testing.T) {
 		"-o xml":                             `invalid argument "xml" for "-o, --output" flag: must be table, json or yaml; see gpu-node-provider status --help`,
 		"--interval 0s":                      "--interval 0s: it must be more than 0",
 		"--interval -1s":                     "--interval -1s",
-		"--address 127.0.0.1:http --wait 1h": `--address "127.0.0.1:http"`, // not waited for: it will never answer
+		"--address 127.0.0.1:http --wait 1h": `--address "127.0.0.1:http"`, // not waited for, since it can never answer
 		"--address 127.0.0.1:http --watch":   `--address "127.0.0.1:http"`,
 		"now":                                "takes no arguments",
 	} {
@@ -262,8 +261,8 @@ func TestStatusRefuses(t *testing.T) {
 	}
 }
 
-// TestStatusWatch prints what has changed, other than the time, and outlives
-// the provider.
+// TestStatusWatch: it prints again when more than the time has changed, and continues when
+// the provider stops.
 func TestStatusWatch(t *testing.T) {
 	w := newStubProvider(t)
 	p := w.status(t, "--watch")
@@ -287,7 +286,7 @@ func TestStatusWatch(t *testing.T) {
 	require.Empty(t, p.stderr.String())
 }
 
-// TestStatusWatchForPrograms: standard output holds reports alone.
+// TestStatusWatchForPrograms: standard output contains only reports.
 func TestStatusWatchForPrograms(t *testing.T) {
 	w := newStubProvider(t)
 	p := w.status(t, "--watch", "-o", "yaml")
@@ -306,8 +305,8 @@ func TestStatusWatchForPrograms(t *testing.T) {
 	}
 }
 
-// TestStatusWatchStopsInSilence: a request that the user cuts off is no news of
-// the provider.
+// TestStatusWatchStopsInSilence: the error of a request that the stop cancelled is not
+// printed.
 func TestStatusWatchStopsInSilence(t *testing.T) {
 	l := listen(t, "127.0.0.1:0")
 	accepted := make(chan net.Conn, 1)

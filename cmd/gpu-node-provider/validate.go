@@ -15,8 +15,8 @@ import (
 // standardInput as the value of --config reads the file from standard input.
 const standardInput = "-"
 
-// maxManifest bounds what validate reads: a rendered manifest is larger than the
-// node group file in it.
+// maxManifest limits the size of the input. A rendered manifest is larger than the node
+// group file in it.
 const maxManifest = 16 << 20
 
 type validateOptions struct {
@@ -126,7 +126,7 @@ func (o validateOptions) checkFiles(c *config.Config, name string) error {
 		return nil
 	}
 	if err := c.CheckFiles(name); err != nil {
-		return fmt.Errorf("%w, or add --offline to check without such files", err) // on the line of the last one
+		return fmt.Errorf("%w, or add --offline to check without such files", err) // on the line of the last problem
 	}
 	return nil
 }
@@ -169,7 +169,7 @@ func readInput(file string, stdin io.Reader) (name string, data []byte, err erro
 		defer opened.Close() //nolint:errcheck // it has been read
 		stdin = opened
 	}
-	data, err = io.ReadAll(io.LimitReader(stdin, maxManifest+1)) // a device has no end
+	data, err = io.ReadAll(io.LimitReader(stdin, maxManifest+1)) // reading a device may not end
 	if err != nil {
 		return "", nil, fmt.Errorf("reading the node group file: %w", err)
 	}
@@ -190,9 +190,9 @@ func parseNamed(name string, data []byte) (*config.Config, error) {
 
 var errNoConfig = errors.New("--config FILE is missing: it names the node group file")
 
-// load reads and checks a node group file and the files it names, for commands
-// that use it. They refuse a ConfigMap: what runs reads the file mounted from one,
-// and would not see a change of the manifest.
+// load reads and checks a node group file and the files it names, for commands that use
+// it. A ConfigMap is an error: a running provider reads the file mounted from it, and would
+// not see a change of the manifest.
 func load(file string) (*config.Config, error) {
 	name, data, err := readInput(file, strings.NewReader(""))
 	if err != nil {

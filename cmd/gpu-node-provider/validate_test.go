@@ -11,14 +11,14 @@ import (
 	"gpu-node-provider/provider/config"
 )
 
-// withoutFiles is a node group file that names files which are not there.
+// withoutFiles is a node group file that names missing files.
 func withoutFiles(t *testing.T) string {
 	return file{
 		server: `address: "0.0.0.0:8086", httpAddress: "127.0.0.1:8087", tls: {certFile: /none/tls.crt, keyFile: /none/tls.key, clientCAFile: /none/ca.crt}`,
 	}.write(t)
 }
 
-// configMapWith is a manifest with a ConfigMap, each of whose keys holds a file.
+// configMapWith is a manifest with a ConfigMap that has a key for each file.
 func configMapWith(t *testing.T, files map[string]string) string {
 	t.Helper()
 	text := "apiVersion: v1\nkind: Namespace\nmetadata: {name: gpu}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: provider, namespace: gpu}\ndata:\n"
@@ -161,7 +161,7 @@ func TestValidateRefuses(t *testing.T) {
 	}
 }
 
-// TestConfigMapIsNoNodeGroupFile for commands that use the file.
+// TestConfigMapIsNoNodeGroupFile: commands that use the file reject a ConfigMap.
 func TestConfigMapIsNoNodeGroupFile(t *testing.T) {
 	path := configMapWith(t, map[string]string{"c": contents(t, file{}.write(t))})
 	for _, command := range []string{"serve", "doctor"} {

@@ -23,9 +23,9 @@ import (
 	"gpu-node-provider/provider/config"
 )
 
-// The three locks are tested where they are. These tests hold the program to having
-// them in the path of a call: each fails when one of them is left out of the wiring
-// (test/mutants leaves them out, one at a time).
+// The packages of the three locks test the locks. These tests check that the program has them
+// in the path of a call: each fails when a lock is missing from the wiring (test/mutants
+// removes them, one at a time).
 
 const trainingPod = `{"kind": "Pod", "apiVersion": "v1",
 	"metadata": {"name": "train-0", "namespace": "train", "uid": "uid-train-0", "labels": {"gpu-node-provider.io/checkpoint": "required"}},
@@ -37,7 +37,7 @@ var trainer = target{"pods", "train", "train-0"}
 // node of the group t4 as Cluster Autoscaler names it in a call.
 type node struct{ name, id string }
 
-// grow makes the group t4 grow by one and waits for the Node.
+// grow increases the group t4 by one and waits for the Node.
 func grow(t *testing.T, api *kubeAPI, client proto.CloudProviderClient) (n node) {
 	t.Helper()
 	_, err := client.NodeGroupIncreaseSize(t.Context(), &proto.NodeGroupIncreaseSizeRequest{Id: "t4", Delta: 1})
@@ -68,7 +68,7 @@ func remove(t *testing.T, client proto.CloudProviderClient, name, id string) err
 	return err
 }
 
-// rehearse starts a provider on the simulated cloud with a stand-in for the API server.
+// rehearse starts a provider on the simulated cloud with a fake API server.
 func rehearse(t *testing.T, api *kubeAPI, f file) (p *program, client proto.CloudProviderClient) {
 	t.Helper()
 	f.rest += api.section()
@@ -76,7 +76,7 @@ func rehearse(t *testing.T, api *kubeAPI, f file) (p *program, client proto.Clou
 	return p, dial(t, address)
 }
 
-// TestCK20TrainingNodeIsNotDeleted: the gate is asked, and its refusal is the answer.
+// TestCK20TrainingNodeIsNotDeleted: DeleteNodes calls the gate and returns its refusal.
 func TestCK20TrainingNodeIsNotDeleted(t *testing.T) {
 	api := newKubeAPI(t)
 	_, client := rehearse(t, api, file{})
@@ -106,8 +106,8 @@ func TestCK20TrainingNodeIsNotDeletedUnjudged(t *testing.T) {
 	require.Equal(t, codes.Unavailable, grpcstatus.Code(err), "%v", err)
 }
 
-// TestCK20RecordOutlivesARestart: a pod that has vanished together with its Node holds the
-// machine also after a restart, by the record alone.
+// TestCK20RecordOutlivesARestart: after a restart the record alone holds the instance of a
+// pod that was removed together with its Node.
 func TestCK20RecordOutlivesARestart(t *testing.T) {
 	api := newKubeAPI(t)
 	f := file{simulated: fmt.Sprintf("stateFile: %q", filepath.Join(t.TempDir(), "state.json"))}
@@ -128,8 +128,8 @@ func TestCK20RecordOutlivesARestart(t *testing.T) {
 	require.ErrorContains(t, err, "train/train-0")
 }
 
-// TestCK20PortOpensAfterTheFirstPass: no call is answered before every node has been looked
-// at; here the mark of a node that trains cannot be written at first.
+// TestCK20PortOpensAfterTheFirstPass: no call is answered before every node has been checked;
+// here the annotation of a training node cannot be written at first.
 func TestCK20PortOpensAfterTheFirstPass(t *testing.T) {
 	api := newKubeAPI(t)
 	state := fmt.Sprintf("stateFile: %q", filepath.Join(t.TempDir(), "state.json"))
@@ -155,16 +155,16 @@ func TestCK20PortOpensAfterTheFirstPass(t *testing.T) {
 	p = start(t, "serve", "--config", file{server: ports(grpcPort, httpPort), simulated: state, rest: api.section()}.write(t))
 	<-marking
 	eventually(t, "readiness names the first pass", func() bool {
-		return strings.HasPrefix(text(t, "http://"+httpPort+"/readyz"), "not every node has been looked at yet")
+		return strings.HasPrefix(text(t, "http://"+httpPort+"/readyz"), "not every node has been checked yet")
 	})
-	listen(t, grpcPort).Close() // it is not open yet
+	listen(t, grpcPort).Close() // the port is not open yet
 	release()
 	eventually(t, "it serves", func() bool { return text(t, "http://"+httpPort+"/readyz") == "ok\n" })
 	require.True(t, p.running())
 }
 
 // TestCK20LostLeadershipEndsCallsAtOnce: another replica may lead already, so calls in
-// flight must not finish. A stop by a person lets them.
+// flight must not finish. A stop by a signal lets them finish.
 func TestCK20LostLeadershipEndsCallsAtOnce(t *testing.T) {
 	grpcPort := freePort(t)
 	path := file{server: ports(grpcPort, "127.0.0.1:0")}.write(t)
@@ -196,7 +196,7 @@ func TestCK20LostLeadershipEndsCallsAtOnce(t *testing.T) {
 	select {
 	case err := <-ended:
 		require.ErrorIs(t, err, errLeadershipLost)
-	case <-time.After(5 * time.Second): // a gentle stop waits 10 s for the call
+	case <-time.After(5 * time.Second): // a graceful stop waits 10 s for the call
 		t.Fatal("the call in flight keeps the process that has lost the leadership")
 	}
 }

@@ -36,7 +36,7 @@ func TestLeaderKilledWhileANodeIsHeld(t *testing.T) {
 	require.NotEmpty(t, first)
 	require.NoError(t, bed.KillReplica(first))
 	bed.Watch.Say("%s, which led, is killed", first)
-	require.ErrorContains(t, evict(), "has not acknowledged", "the replica that stands by answers")
+	require.ErrorContains(t, evict(), "has not acknowledged", "the standby replica answers")
 	took, err := bed.Watch.Until(t.Context(), time.Minute, "the other replica leads", func(s testbed.State) bool {
 		for _, n := range s.Nodes {
 			assert.True(t, n.Name != node.Name || n.Annotations[scaleDownDisabled] == "true" && !testbed.Tainted(n), "the node is let go of meanwhile")
@@ -50,9 +50,9 @@ func TestLeaderKilledWhileANodeIsHeld(t *testing.T) {
 	})
 	require.NoError(t, err)
 	bed.Watch.Say("the other leads after %s", took.Round(time.Second))
-	require.NoError(t, bed.StartProvider(t.Context())) // the first comes back, and stands by
+	require.NoError(t, bed.StartProvider(t.Context())) // the first returns as a standby replica
 	out, err := exec.CommandContext(t.Context(), "../../bin/gpu-node-provider", "doctor", "--config", bed.ConfigFile(first)).CombinedOutput()
-	assert.Regexp(t, `(?m)^warn +provider +.*this replica stands by; ask the leader: `, string(out), "%v", err)
+	assert.Regexp(t, `(?m)^warn +provider +.*this replica is on standby; ask the leader: `, string(out), "%v", err)
 	require.NoError(t, bed.Loop(t.Context(), 8))
 	stays(t, bed, node.Name, pod)
 	second, err := bed.Leader(t.Context())

@@ -46,7 +46,7 @@ var mutants = map[string]mutant{
 		cmd + "/leader.go", "if err := r.loadRecord(ctx); err != nil {", "if err := ctx.Err(); err != nil {", "CK20Record", cmd,
 	},
 	"the port opens before the first pass": {
-		cmd + "/leader.go", `r.progress.await(ctx, "not every node has been looked at yet", r.kube.guard.FirstPass)`, "ctx.Err()", "CK20Port", cmd,
+		cmd + "/leader.go", `r.progress.await(ctx, "not every node has been checked yet", r.kube.guard.FirstPass)`, "ctx.Err()", "CK20Port", cmd,
 	},
 	"calls finish although the leadership is lost": {
 		cmd + "/leader.go", "listener.StopNow()\n\t\t\treturn", "listener.Stop()\n\t\t\treturn", "CK20Lost", cmd,
