@@ -109,7 +109,7 @@ func (e *election) run(ctx context.Context) error {
 	}
 	e.elector.Run(ctx)
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // ctx is done
 	}
 	return errLeadershipLost
 }

@@ -95,13 +95,13 @@ func TestCK20TrainingNodeIsNotDeletedUnjudged(t *testing.T) {
 	_, client := rehearse(t, api, file{})
 	n := grow(t, api, client)
 	api.set(t, trainer, fmt.Sprintf(trainingPod, n.name))
-	api.before.Store(new(interceptor(func(w http.ResponseWriter, r *http.Request) bool {
+	api.before.Store(new(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodGet || !strings.Contains(r.URL.RawQuery, "fieldSelector") {
 			return false
 		}
 		w.WriteHeader(http.StatusInternalServerError)
 		return true
-	})))
+	}))
 	err := remove(t, client, n.name, n.id)
 	require.Equal(t, codes.Unavailable, grpcstatus.Code(err), "%v", err)
 }
@@ -141,7 +141,7 @@ func TestCK20PortOpensAfterTheFirstPass(t *testing.T) {
 	marking, may := make(chan struct{}), make(chan struct{})
 	asked, release := sync.OnceFunc(func() { close(marking) }), sync.OnceFunc(func() { close(may) })
 	t.Cleanup(release)
-	api.before.Store(new(interceptor(func(_ http.ResponseWriter, r *http.Request) bool {
+	api.before.Store(new(func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPatch && strings.HasPrefix(r.URL.Path, "/api/v1/nodes/") {
 			asked()
 			select {
@@ -150,14 +150,14 @@ func TestCK20PortOpensAfterTheFirstPass(t *testing.T) {
 			}
 		}
 		return false
-	})))
+	}))
 	grpcPort, httpPort := freePort(t), freePort(t)
 	p = start(t, "serve", "--config", file{server: ports(grpcPort, httpPort), simulated: state, rest: api.section()}.write(t))
 	<-marking
 	eventually(t, "readiness names the first pass", func() bool {
 		return strings.HasPrefix(text(t, "http://"+httpPort+"/readyz"), "not every node has been checked yet")
 	})
-	listen(t, grpcPort).Close() // the port is not open yet
+	require.NoError(t, listen(t, grpcPort).Close()) // the port is not open yet
 	release()
 	eventually(t, "it serves", func() bool { return text(t, "http://"+httpPort+"/readyz") == "ok\n" })
 	require.True(t, p.running())
