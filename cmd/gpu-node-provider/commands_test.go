@@ -82,7 +82,7 @@ func TestMistypedCommands(t *testing.T) {
 		"zebra":             `unknown command "zebra" for "gpu-node-provider"; see gpu-node-provider --help`,
 		"checkpoint relase": `unknown command "relase" for "gpu-node-provider checkpoint". Did you mean this? release`,
 		"checkpoint zebra":  `unknown command "zebra" for "gpu-node-provider checkpoint"; see gpu-node-provider checkpoint --help`,
-		"status --addres x": "unknown flag: --addres; see gpu-node-provider status --help",
+		"status --adrs x":   "unknown flag: --adrs; see gpu-node-provider status --help",
 		"version 2":         "gpu-node-provider version takes no arguments",
 	} {
 		p := start(t, strings.Fields(line)...)

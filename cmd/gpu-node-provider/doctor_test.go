@@ -75,6 +75,7 @@ func TestDoctorRefuses(t *testing.T) {
 		"doctor takes no arguments":   {"--config", path, "t4"},
 		"unknown flag":                {"--fix"},
 		"no such file or directory":   {"--config", path + ".none"},
+
 		"kubernetes.kubeconfig: \"/none/kubeconfig\" cannot be read": {"--config", file{rest: "kubernetes: {kubeconfig: /none/kubeconfig}"}.write(t)},
 	} {
 		p := start(t, append([]string{"doctor"}, args...)...)
