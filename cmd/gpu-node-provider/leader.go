@@ -71,6 +71,7 @@ func (r *replica) leadWith(ctx context.Context, running *runningCloud, backgroun
 	if err != nil {
 		return err
 	}
+	groups := len(l.completed.NodeGroups) // the parts may change it
 	background.add(running.run)
 	background.add(l.server.Run)
 	background.add(r.announce)
@@ -78,7 +79,7 @@ func (r *replica) leadWith(ctx context.Context, running *runningCloud, backgroun
 	background.add(func(ctx context.Context) error {
 		return r.followFile(ctx, nil, func(ctx context.Context, c change) bool { return r.applyFile(ctx, l, c) })
 	})
-	return r.serveCalls(ctx, l, port)
+	return r.serveCalls(ctx, l.server, port, groups)
 }
 
 // loadRecord reads the record of training pods, on which every decision about a deletion
@@ -115,8 +116,8 @@ func (r *replica) firstSnapshot(ctx context.Context, running *runningCloud) (*le
 
 // serveCalls serves gRPC on the open port until ctx is done. Calls in flight finish, unless
 // the leadership was lost: then another replica may already write.
-func (r *replica) serveCalls(ctx context.Context, l *leader, port net.Listener) error {
-	listener := provider.NewListener(l.server, provider.ListenOptions{Credentials: r.credentials, Authorize: r.authorize, Log: r.log, Registerer: r.registry})
+func (r *replica) serveCalls(ctx context.Context, s *provider.Server, port net.Listener, groups int) error {
+	listener := provider.NewListener(s, provider.ListenOptions{Credentials: r.credentials, Authorize: r.authorize, Log: r.log, Registerer: r.registry})
 	stop := context.AfterFunc(ctx, func() {
 		if errors.Is(context.Cause(ctx), errLeadershipLost) {
 			listener.StopNow()
@@ -126,7 +127,6 @@ func (r *replica) serveCalls(ctx context.Context, l *leader, port net.Listener) 
 	})
 	defer stop()
 	r.progress.finish() // the port is open; connections wait until Serve accepts them
-	groups := len(l.completed.NodeGroups)
 	r.log.Info("serving", zap.Stringer(logkey.GRPCAddress, port.Addr()), zap.Stringer(logkey.HTTPAddress, r.http.Addr()), zap.Int(logkey.NodeGroups, groups), zap.String(logkey.Version, version))
 	if err := r.banner(port.Addr(), groups); err != nil {
 		listener.StopNow()
@@ -137,7 +137,7 @@ func (r *replica) serveCalls(ctx context.Context, l *leader, port net.Listener) 
 
 // announce labels this Pod, so that the Service selects it.
 func (r *replica) announce(ctx context.Context) error {
-	return r.election.announce(ctx)
+	return ignoreStop(r.election.announce(ctx))
 }
 
 // place returns the node group of an instance: from the snapshot on the leader, else from
