@@ -126,6 +126,7 @@ search: ## Play the random tests for long: some 40 minutes on two cores
 	$(GOTEST) -count 1 -timeout 90m ./test/property -run '^Test(ProviderHolds|NoTraining)' -rapid.checks=500000
 	$(GOTEST) -count 1 -timeout 90m ./cloud/aws -run '^TestRaces$$' -rapid.checks=50000
 	$(GOTEST) -count 1 -timeout 90m ./cloud/simulated -run '^TestRandomCalls$$' -rapid.checks=100000
+	CONFORMANCE_SLOW=yes $(GOTEST) -count 1 -timeout 30m ./test/conformance -run '^TestRule01'
 	$(GOTEST) -count 1 -timeout 30m ./test/conformance -run '^TestRule06' -rapid.checks=10000
 	$(GOTEST) -count 20 -timeout 30m ./test/conformance ./cloud/simulated -run '^Test(Rule02|KillNine)'
 

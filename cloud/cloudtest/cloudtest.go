@@ -7,6 +7,7 @@ package cloudtest
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"gpu-node-provider/cloud"
@@ -34,13 +35,14 @@ type Harness struct {
 	// configured, that a new process would have of the same cloud.
 	Reopen func(t testing.TB) cloud.Backend
 	// EndMidway is optional. It returns a context that ends while the next call
-	// is under way, as far as that can be arranged.
+	// is under way, as far as that can be arranged. Without it midwayChecks are no part
+	// of the suite.
 	EndMidway func(t testing.TB) context.Context
 }
 
 // Run runs the suite, with a new Harness for each check.
 func Run(t *testing.T, fresh func(t *testing.T) Harness) {
-	for _, topic := range topics() {
+	for _, topic := range topics(fresh(t).EndMidway != nil) {
 		t.Run(topic.name, func(t *testing.T) {
 			for _, check := range topic.checks {
 				t.Run(check.name, func(t *testing.T) { check.run(newEnv(t, fresh(t))) })
@@ -61,7 +63,11 @@ type topic struct {
 	checks []check
 }
 
-func topics() []topic {
+func topics(midway bool) []topic {
+	deadlines := deadlineChecks
+	if midway {
+		deadlines = slices.Concat(deadlines, midwayChecks)
+	}
 	return []topic{
 		{"describe", describeChecks},
 		{"increase", increaseChecks},
@@ -70,7 +76,7 @@ func topics() []topic {
 		{"lookup", lookupChecks},
 		{"configure", configureChecks},
 		{"errors", errorChecks},
-		{"deadlines", deadlineChecks},
+		{"deadlines", deadlines},
 		{"concurrency", concurrencyChecks},
 	}
 }
