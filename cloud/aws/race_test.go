@@ -452,7 +452,7 @@ func play(t awstest.TB, d draw, r rival) error {
 // races is how many runs there are, unless -rapid.checks has another number (`make
 // search`). Under -short rapid plays a fifth of what it is told.
 const (
-	races      = 500
+	races      = 2500
 	shortRaces = 100
 )
 

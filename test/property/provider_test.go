@@ -24,7 +24,7 @@ import (
 // sequences is how many random sequences each search plays, unless -rapid.checks has
 // another number (`make search`). Under -short rapid plays a fifth of what it is told.
 const (
-	sequences      = 2_000
+	sequences      = 10_000
 	shortSequences = 300
 )
 
