@@ -453,7 +453,7 @@ func play(t awstest.TB, d draw, r rival) error {
 // search`). Under -short rapid plays a fifth of what it is told.
 const (
 	races      = 2500
-	shortRaces = 100
+	shortRaces = 20
 )
 
 func TestRaces(t *testing.T) {

@@ -25,7 +25,7 @@ import (
 // another number (`make search`). Under -short rapid plays a fifth of what it is told.
 const (
 	sequences      = 10_000
-	shortSequences = 300
+	shortSequences = 60
 )
 
 func TestMain(m *testing.M) {
