@@ -38,7 +38,7 @@ func TestRecordings(t *testing.T) {
 	parallel(t)
 	tests := map[string]struct {
 		calls     int
-		length    time.Duration // from the server's start to the last call
+		length    int // in milliseconds, from the server's start to the last call
 		wire      wireForm
 		provision string   // --max-node-provision-time, where the current form tells it
 		changes   []string // first calls of a process, and all calls that change anything, in order
@@ -86,7 +86,7 @@ func TestRecordings(t *testing.T) {
 			calls, err := Recording(name)
 			require.NoError(t, err)
 			require.Equal(t, tt.calls, len(calls), "calls")
-			assert.Equal(t, tt.length*time.Millisecond, calls[len(calls)-1].At)
+			assert.Equal(t, time.Duration(tt.length)*time.Millisecond, calls[len(calls)-1].At)
 			var changes []string
 			for i, call := range calls {
 				require.Equal(t, i+1, call.Seq)

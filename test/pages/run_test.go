@@ -197,9 +197,9 @@ func (w *workspace) start(ctx context.Context, t *testing.T, b block) (stop func
 	go func() { ended <- c.Wait() }()
 	stop = func() {
 		_ = syscall.Kill(-c.Process.Pid, syscall.SIGTERM) // it may have ended
-		<-ended
+		err := <-ended
 		if t.Failed() {
-			t.Logf("%s\n%s", b.text, output.String())
+			t.Logf("%s\n%s%v", b.text, output.String(), err)
 		}
 	}
 	tick := time.NewTicker(200 * time.Millisecond)
