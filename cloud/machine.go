@@ -1,6 +1,6 @@
 package cloud
 
-// Machine is what the cloud's own description of a group says of its machines,
+// Machine describes the machines of a group, by the cloud's own description,
 // before any has been launched.
 type Machine struct {
 	// Problem is why nothing else is known, in one of this package's classes; nil otherwise.
@@ -8,10 +8,10 @@ type Machine struct {
 
 	// InstanceTypes are the types that the cloud may launch.
 	InstanceTypes []string
-	// Least is what every machine has: of each resource the smallest amount of all
-	// types. Template Nodes are made from it.
+	// Least holds the smallest amount of each resource among the types. Template Nodes are
+	// made from it.
 	Least Resources
-	// Most is what one machine can use of a quota: of each resource the largest amount.
+	// Most holds the largest amount of each resource among the types; quotas count it.
 	Most Resources
 	// Architecture is amd64 or arm64; empty when the types differ.
 	Architecture string
@@ -21,7 +21,7 @@ type Machine struct {
 	// HourlyPrice is that of the dearest type in US dollars, since a budget must hold
 	// whichever type is launched; nil when the price of one type is not known.
 	HourlyPrice *float64
-	// Tags are what the group's tags declare about its Nodes.
+	// Tags hold the declarations of the group's tags about its Nodes.
 	Tags NodeTags
 }
 
@@ -36,7 +36,7 @@ type Resources struct {
 	GPUs map[string]int
 }
 
-// NodeTags are what a group's tags declare about its Nodes.
+// NodeTags hold the declarations of a group's tags about its Nodes.
 type NodeTags struct {
 	Labels map[string]string
 	Taints []Taint

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCheckFilesWithoutPermission reads as another user when it runs as root, who may
+// TestCheckFilesWithoutPermission reads as another user when it runs as root, which may
 // read every file.
 func TestCheckFilesWithoutPermission(t *testing.T) {
 	dir := t.TempDir()
