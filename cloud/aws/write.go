@@ -61,9 +61,9 @@ func (c *Cloud) shown(g *group) cloud.Group {
 	return g.shown()
 }
 
-// setDesired sets an ASG's desired capacity and takes note of it. The value is
-// absolute, so an unknown outcome is settled by sending the same again, as long
-// as ctx lives.
+// setDesired sets an ASG's desired capacity and takes note of it. An unknown
+// outcome is settled by a reading that shows the value, or else, since the value
+// is absolute, by sending the same again, as long as ctx lives.
 func (c *Cloud) setDesired(ctx context.Context, g *group, from standing, value int) error {
 	doing := fmt.Sprintf("setting the desired capacity of Auto Scaling group %s to %d", g.asg, value)
 	var doubt error
@@ -82,6 +82,10 @@ func (c *Cloud) setDesired(ctx context.Context, g *group, from standing, value i
 		refused := wasNotSent(err)
 		if !refused {
 			doubt = err
+			if c.shows(ctx, g, value) {
+				c.noteSet(ctx, g, from, value)
+				return nil
+			}
 		}
 		final := refused && status(err) != 0 && !isBusy(err) && !isThrottled(err)
 		if !final && turns.next() {
@@ -95,6 +99,16 @@ func (c *Cloud) setDesired(ctx context.Context, g *group, from standing, value i
 		g.lag.possible(value, value)
 		return unknown(ctx, doing, doubt)
 	}
+}
+
+// shows reads whether AWS shows a desired capacity. A reading that fails shows nothing.
+func (c *Cloud) shows(ctx context.Context, g *group, value int) bool {
+	if err := c.read(ctx, g); err != nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return int(awssdk.ToInt32(g.raw.DesiredCapacity)) == value
 }
 
 // noteSet takes over a desired capacity that AWS has acknowledged.

@@ -46,6 +46,17 @@ func TestIncreaseAsksForAnAbsoluteValueDespiteCooldown(t *testing.T) {
 	require.Equal(t, "false", calls[0].Params["HonorCooldown"])
 }
 
+// TestReadingSettlesALostAnswer: what AWS shows is as good as its answer, so an
+// increase whose every answer is lost ends at once.
+func TestReadingSettlesALostAnswer(t *testing.T) {
+	c, stub := one(t, awstest.Group{Desired: 2}, Options{})
+	stub.Faults(awstest.Rule{Action: setDesired, Fault: awstest.CutAfter()})
+	g, err := c.Increase(t.Context(), "t4", 3)
+	require.NoError(t, err)
+	require.Equal(t, 5, g.Target)
+	require.Equal(t, 1, stub.Count(setDesired))
+}
+
 // A lost answer is settled by sending the same value, so it counts once.
 func TestLostAnswersOfAnIncrease(t *testing.T) {
 	for name, fault := range map[string]awstest.Fault{
@@ -71,7 +82,7 @@ func TestOutcomeOfAnIncrease(t *testing.T) {
 		fault awstest.Fault
 		class error
 	}{
-		"cut":    {awstest.CutAfter(), cloud.ErrUnknownOutcome},
+		"cut":    {awstest.CutBefore(), cloud.ErrUnknownOutcome},
 		"500":    {awstest.Internal(), cloud.ErrUnknownOutcome},
 		"busy":   {awstest.InProgress(), cloud.ErrUnavailable},
 		"denied": {awstest.Deny(), cloud.ErrDenied},
