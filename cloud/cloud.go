@@ -101,6 +101,9 @@ type Group struct {
 	Target int
 	// Min and Max are the cloud's own bounds of Target.
 	Min, Max int
+	// Suspended is true while the cloud launches nothing for the group because an
+	// operator told it so. Max is Target then.
+	Suspended bool
 	// Instances lists placeholders, live and departing instances, each once.
 	Instances []Instance
 	// Problem is why this group cannot be served now, in one of this package's
@@ -155,12 +158,16 @@ type Backend interface {
 	Configure(ctx context.Context, specs []Spec) error
 
 	// Describe returns the named groups, or all configured ones when ids is
-	// empty. An id that is not configured is ErrNotFound.
+	// empty. An id that is not configured is ErrNotFound. Of named groups a launch that
+	// has failed lately may still be without its Error.
 	Describe(ctx context.Context, ids ...string) ([]Group, error)
 
-	// Increase asks for delta >= 1 more instances and returns the group with
-	// its raised Target. ErrLimit when Max does not allow all of delta.
-	Increase(ctx context.Context, id string, delta int) (Group, error)
+	// Increase reads the group and requests as many more instances as more returns for
+	// that reading. It calls more once, and not when the reading fails. It returns the
+	// group with its raised Target; with 0 the group as it was read, unchanged. A
+	// negative number is ErrInvalid, ErrLimit means that Max does not allow all of
+	// them. more must not call the Backend, which may hold a lock.
+	Increase(ctx context.Context, id string, more func(Group) int) (Group, error)
 
 	// Cancel gives up the named placeholders, as many as Min allows, lowers Target
 	// by as many as it gave up, and returns their ids. A named placeholder that has become a

@@ -76,7 +76,7 @@ func (w *write) cancel(ctx context.Context, placeholders []string) (int, error) 
 	if len(placeholders) == 0 {
 		return 0, nil
 	}
-	if err := hasTime(ctx); err != nil {
+	if err := hasTime(ctx, leastTime); err != nil {
 		return 0, fmt.Errorf("nothing was cancelled: %w", err)
 	}
 	state, cancelled, err := w.s.backend.Cancel(ctx, w.id, placeholders)

@@ -24,7 +24,7 @@ func (s *Server) NodeGroupDeleteNodes(ctx context.Context, req *proto.NodeGroupD
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	if err := s.delete(ctx, req.GetId(), nodes); err != nil {
+	if err := s.delete(ctx, req.GetId(), nodes, s.labelled(req)); err != nil {
 		return nil, toStatus(err)
 	}
 	return &proto.NodeGroupDeleteNodesResponse{}, nil
@@ -47,13 +47,29 @@ func named(nodes []*proto.ExternalGrpcNode) ([]checkpoint.Instance, error) {
 	return all, nil
 }
 
-func (s *Server) delete(ctx context.Context, id string, nodes []checkpoint.Instance) error {
+// labelled returns the ids of nodes that NodeGroupForNode places in the group. Some of
+// them only by their label, when nothing is known of their instance any more.
+func (s *Server) labelled(req *proto.NodeGroupDeleteNodesRequest) map[string]bool {
+	now := s.current.Load()
+	ids := map[string]bool{}
+	for _, node := range req.GetNodes() {
+		if g := s.groupOf(now, node); g != nil && g.ID == req.GetId() {
+			ids[node.GetProviderID()] = true
+		}
+	}
+	return ids
+}
+
+func (s *Server) delete(ctx context.Context, id string, nodes []checkpoint.Instance, labelled map[string]bool) error {
 	w, err := s.begin(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer w.end()
-	plan, err := w.plan(ctx, nodes)
+	if err := w.settle(ctx); err != nil {
+		return err
+	}
+	plan, err := w.plan(ctx, nodes, labelled)
 	if err != nil {
 		return err
 	}
@@ -104,7 +120,7 @@ func (d *deletion) keep(held map[string]checkpoint.Held) (kept string, err error
 }
 
 // plan sorts the nodes and checks them all. It changes nothing.
-func (w *write) plan(ctx context.Context, nodes []checkpoint.Instance) (*deletion, error) {
+func (w *write) plan(ctx context.Context, nodes []checkpoint.Instance, labelled map[string]bool) (*deletion, error) {
 	plan, strangers := sortNodes(w.now(), nodes)
 	if len(strangers) > 0 {
 		// The snapshot is older than an instance that has just arrived, so the
@@ -113,7 +129,7 @@ func (w *write) plan(ctx context.Context, nodes []checkpoint.Instance) (*deletio
 			return nil, err
 		}
 		plan, strangers = sortNodes(w.now(), nodes)
-		if err := w.identify(ctx, strangers); err != nil {
+		if err := w.identify(ctx, strangers, labelled); err != nil {
 			return nil, err
 		}
 	}
@@ -153,8 +169,9 @@ func sortNodes(state cloud.Group, nodes []checkpoint.Instance) (*deletion, []che
 }
 
 // identify tells ids that are gone, which is fine, from those that never
-// belonged to the group, which is not.
-func (w *write) identify(ctx context.Context, strangers []checkpoint.Instance) error {
+// belonged to the group, which is not. What is labelled did, also when the cloud has
+// no memory of it.
+func (w *write) identify(ctx context.Context, strangers []checkpoint.Instance, labelled map[string]bool) error {
 	now := w.s.current.Load()
 	var unknown []string
 	for _, n := range strangers {
@@ -177,9 +194,10 @@ func (w *write) identify(ctx context.Context, strangers []checkpoint.Instance) e
 		case cloud.Gone:
 		case cloud.Present: // it arrived between two questions; the next try finds it
 			return fmt.Errorf("instance %s has just joined node group %s; try again: %w", shorten(unknown[n], maxIDInMessage), w.id, cloud.ErrUnavailable)
-		case cloud.Foreign:
-			return invalid("instance %s does not belong to node group %s and never did", shorten(unknown[n], maxIDInMessage), w.id)
 		default:
+			if labelled[unknown[n]] {
+				continue
+			}
 			return invalid("instance %s does not belong to node group %s and never did", shorten(unknown[n], maxIDInMessage), w.id)
 		}
 	}
@@ -226,7 +244,7 @@ func (w *write) terminate(ctx context.Context, nodes []checkpoint.Instance) (int
 	if len(nodes) == 0 {
 		return 0, nil
 	}
-	if err := hasTime(ctx); err != nil {
+	if err := hasTime(ctx, leastTime); err != nil {
 		return 0, fmt.Errorf("nothing was terminated: %w", err)
 	}
 	ids := make([]string, 0, len(nodes))

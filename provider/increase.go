@@ -3,6 +3,7 @@ package provider
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -35,31 +36,33 @@ func (s *Server) increase(ctx context.Context, id string, delta int) error {
 	if err := w.view.unserved(); err != nil {
 		return err
 	}
-	if err := hasTime(ctx); err != nil { // nor would the caller read that it was absorbed
+	if err := hasTime(ctx, leastTime); err != nil { // nor would the caller read the answer
 		return fmt.Errorf("no node was requested: %w", err)
 	}
-	if w.absorb(delta) {
-		return nil
-	}
-	granted, limit := s.ledger.Reserve(id, delta, w.view.announced)
-	w.spend(granted)
-	if granted == 0 {
-		s.metrics.increase(id, delta, 0)
-		s.warnWaiting(w.view, podReasonOf(limit), limit.Text)
-		return &limitError{group: id, limit: limit}
-	}
-	if err := w.buy(ctx, granted); err != nil {
+	bought, err := w.buy(ctx, delta)
+	if err != nil {
 		return err
 	}
-	s.metrics.increase(id, delta, granted)
-	s.countUnavoidable(id)
-	w.report(delta, granted, limit)
-	if err := ctx.Err(); err != nil {
-		w.unreadAnswer(granted)
-		return fmt.Errorf("node group %s was increased by %d after the deadline of the call: %w", id, granted, err)
+	w.tell(delta, bought)
+	if bought.granted+bought.absorbed == 0 {
+		return &limitError{group: id, limit: bought.limit}
 	}
+	if err := ctx.Err(); err != nil {
+		w.unread()
+		s.log.Warn("increase carried out after the deadline of its call", zap.String(logkey.NodeGroup, id), zap.Int(logkey.Granted, bought.granted))
+		return fmt.Errorf("node group %s was increased by %d after the deadline of the call: %w", id, bought.granted, err)
+	}
+	if hasTime(ctx, answerTime) != nil { // the answer may come too late
+		w.unread()
+		return nil
+	}
+	w.answered()
 	return nil
 }
+
+// answerTime is what an answer may need to reach its caller. An answer of OK that is
+// read although it was thought late costs one loop: the next increase is absorbed.
+const answerTime = 250 * time.Millisecond
 
 // unserved is why a group can take no new nodes at all.
 func (g *groupView) unserved() error {
@@ -73,29 +76,55 @@ func (g *groupView) unserved() error {
 	}
 }
 
-// spend takes a grant off what was announced.
-func (w *write) spend(granted int) {
-	w.s.mu.Lock()
-	defer w.s.mu.Unlock()
-	w.record.announced = max(0, w.record.announced-granted)
+// purchase is what an IncreaseSize comes down to.
+type purchase struct {
+	absorbed int // nodes in flight that answer for nodes asked for
+	granted  int // nodes requested of the cloud
+	limit    quota.Limit
 }
 
-// buy carries a reservation out, or gives it back. When nil is returned the
-// group's new state has been learned.
-func (w *write) buy(ctx context.Context, granted int) error {
-	before := w.now().Target
-	state, err := w.s.backend.Increase(ctx, w.id, granted)
+// buy requests from the cloud what is not in flight and fits the limits, all by one
+// reading of the group. With nil the group's new state has been learned.
+func (w *write) buy(ctx context.Context, delta int) (purchase, error) {
+	var p purchase
+	var before int
+	state, err := w.s.backend.Increase(ctx, w.id, func(now cloud.Group) int {
+		w.settled(now)
+		before = now.Target
+		p.absorbed = w.absorb(now, delta)
+		rest := delta - p.absorbed
+		switch {
+		case rest == 0:
+		case now.Suspended: // the Backend refuses it, and names what to do
+			return rest
+		default:
+			p.granted, p.limit = w.reserve(now, rest)
+		}
+		return p.granted
+	})
 	switch {
 	case err == nil:
 		w.learned(state)
-		return nil
-	case isUnknown(err):
+		return p, nil
+	case isUnknown(err) && p.granted == 0 && w.state != nil:
+		return p, nil // the group was read, and nothing was requested
+	case isUnknown(err) && p.granted > 0:
 		w.lost()
-		return w.verify(ctx, before, granted, err)
+		return p, w.verify(ctx, before, p.granted, err)
 	default:
-		w.s.ledger.Release(w.id, granted)
-		return fmt.Errorf("increasing node group %s by %d: %w", w.id, granted, err)
+		w.s.ledger.Release(w.id, p.granted)
+		return p, fmt.Errorf("increasing node group %s by %d: %w", w.id, delta, err)
 	}
+}
+
+// reserve takes nodes off the limits and off what was announced, by a reading of the group.
+func (w *write) reserve(now cloud.Group, nodes int) (granted int, limit quota.Limit) {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	w.s.observeLocked(w.record, now)
+	granted, limit = w.s.ledger.Reserve(w.id, nodes, w.view.announced)
+	w.record.announced = max(0, w.record.announced-granted)
+	return granted, limit
 }
 
 // verify finds out whether an increase was carried out. While that is not
@@ -122,15 +151,29 @@ func (w *write) verify(ctx context.Context, before, granted int, unknown error) 
 	return fmt.Errorf("increasing node group %s by %d: %w", w.id, granted, unknown)
 }
 
-// report tells of a grant, and of what was left out of it.
-func (w *write) report(delta, granted int, limit quota.Limit) {
+// tell logs a purchase, counts it, and tells the waiting Pods what was left out of it.
+func (w *write) tell(delta int, p purchase) {
+	s := w.s
+	s.metrics.increase(w.id, delta-p.absorbed, p.granted)
 	fields := []zap.Field{
-		zap.String(logkey.NodeGroup, w.id), zap.Int(logkey.Delta, delta), zap.Int(logkey.Granted, granted), zap.Int(logkey.Target, w.now().Target),
+		zap.String(logkey.NodeGroup, w.id), zap.Int(logkey.Delta, delta), zap.Int(logkey.Granted, p.granted), zap.Int(logkey.Target, w.now().Target),
 	}
-	if granted == delta {
-		w.s.log.Info("node group increased", fields...)
-		return
+	if p.granted > 0 {
+		s.countUnavoidable(w.id)
 	}
-	w.s.log.Warn("node group partially increased", append(fields, zap.String(logkey.Limit, limit.Text))...)
-	w.s.warnWaiting(w.view, podReasonOf(limit), fmt.Sprintf("%d of %d nodes granted: %s", granted, delta, limit.Text))
+	if p.absorbed > 0 {
+		s.metrics.absorbed.WithLabelValues(w.id).Inc()
+		s.log.Info("increase absorbed by capacity in flight", append(fields, zap.Int(logkey.Absorbed, p.absorbed))...)
+		s.warnWaiting(w.view, reasonAbsorbed, "Cluster Autoscaler requested nodes that are already being added to group "+w.id)
+	}
+	switch {
+	case p.granted+p.absorbed == delta && p.granted > 0:
+		s.log.Info("node group increased", fields...)
+	case p.granted+p.absorbed == delta:
+	case p.granted > 0:
+		s.log.Warn("node group partially increased", append(fields, zap.String(logkey.Limit, p.limit.Text))...)
+		s.warnWaiting(w.view, podReasonOf(p.limit), fmt.Sprintf("%d of %d nodes granted: %s", p.granted, delta-p.absorbed, p.limit.Text))
+	default:
+		s.warnWaiting(w.view, podReasonOf(p.limit), p.limit.Text)
+	}
 }

@@ -37,7 +37,7 @@ func newMetrics() *metrics {
 		cancelled:     counter("placeholders_cancelled_total", "Placeholders cancelled before an instance launched.", "node_group"),
 		terminated:    counter("instances_terminated_total", "Instances whose termination the cloud has confirmed.", "node_group"),
 		refused:       counter("deletions_refused_total", "Instances whose deletion was refused to keep unsaved training.", "node_group"),
-		absorbed:      counter("increases_absorbed_total", "IncreaseSize calls answered with capacity in flight that Cluster Autoscaler had forgotten.", "node_group"),
+		absorbed:      counter("increases_absorbed_total", "IncreaseSize calls answered with capacity in flight for which Cluster Autoscaler had no open request.", "node_group"),
 		unavoidable:   counter("unavoidable_duplicates_total", "Increases while capacity that Cluster Autoscaler had given up on was in flight in another group.", "reason"),
 		outside:       counter("capacity_changed_outside_total", "Changes of a group's target that this provider did not make.", "node_group"),
 		refreshErrors: counter("refresh_errors_total", "Failed reads of the cloud, by class of the error.", "class"),
@@ -106,7 +106,7 @@ var (
 	descTarget    = desc("node_group_target_size", "Target size in nodes, placeholders included.", "node_group")
 	descMax       = desc("node_group_effective_max_size", "Size up to which the group may grow now.", "node_group")
 	descInstances = desc("node_group_instances", "Instances by state.", "node_group", "state")
-	descForgotten = desc("node_group_forgotten_capacity", "Capacity in flight that Cluster Autoscaler may not count.", "node_group")
+	descForgotten = desc("node_group_forgotten_capacity", "Capacity in flight for which Cluster Autoscaler has no open scale-up request.", "node_group")
 	descUsed      = desc("quota_used", "Use of a quota, in its resource.", "quota", "resource")
 	descLimit     = desc("quota_limit", "Limit of a quota, in its resource.", "quota", "resource")
 	descAge       = desc("snapshot_age_seconds", "Time since the last full read of the cloud.")
@@ -129,7 +129,7 @@ func (c sizes) Collect(ch chan<- prometheus.Metric) {
 	for _, g := range now.order {
 		gauge(descTarget, float64(g.state.Target), g.ID)
 		gauge(descMax, float64(g.max), g.ID)
-		gauge(descForgotten, float64(g.forgotten), g.ID)
+		gauge(descForgotten, float64(g.unrequested), g.ID)
 		for state, n := range g.count() {
 			gauge(descInstances, float64(n), g.ID, state)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"gpu-node-provider/proto"
+	"gpu-node-provider/provider/cluster"
 	"gpu-node-provider/provider/nodegroup"
 )
 
@@ -13,12 +14,13 @@ var notOurs = &proto.NodeGroupForNodeResponse{NodeGroup: &proto.NodeGroup{}}
 
 // NodeGroupForNode places a node by its provider id, real or one of Cluster
 // Autoscaler's fakes. A node whose instance is gone keeps its group as long as
-// anybody asks for it; after a restart, by its label.
+// Cluster Autoscaler is deleting it; after a restart, by its label.
 func (s *Server) NodeGroupForNode(_ context.Context, req *proto.NodeGroupForNodeRequest) (*proto.NodeGroupForNodeResponse, error) {
 	if req.GetNode() == nil {
 		return nil, toStatus(invalid("the request has no node"))
 	}
-	if g := s.groupOf(s.current.Load(), req.GetNode()); g != nil {
+	now := s.current.Load()
+	if g := s.groupOf(now, req.GetNode()); g != nil && !s.outlivesMachine(now, req.GetNode()) {
 		return g.forNode, nil
 	}
 	return notOurs, nil
@@ -38,4 +40,22 @@ func (s *Server) groupOf(now *snapshot, node *proto.ExternalGrpcNode) *groupView
 		return group
 	}
 	return nil
+}
+
+// outlivesMachine is true for a Node whose machine is being deleted or is gone, and
+// not by Cluster Autoscaler. Were it still in its group, it would fill the place of its
+// replacement: nodes that are upcoming are counted as target less Ready and Unready
+// ones (cluster-autoscaler/clusterstate/clusterstate.go, GetUpcomingNodes), and the
+// Pods that wait for the replacement would get another machine. Cluster Autoscaler
+// itself knows a Node that it deletes by its taint.
+//
+// A Node that is younger than the reading of the cloud may be of a machine that is
+// not in it yet. A fake has no Node of its name.
+func (s *Server) outlivesMachine(now *snapshot, node *proto.ExternalGrpcNode) bool {
+	id := node.GetProviderID()
+	if _, listed := now.owner[id]; s.cluster == nil || listed && !now.deleting[id] {
+		return false
+	}
+	known, ok := s.cluster.NodeNamed(node.GetName())
+	return ok && known.Spec.ProviderID == id && known.CreationTimestamp.Time.Before(now.taken) && !cluster.Drained(known)
 }

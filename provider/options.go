@@ -23,6 +23,7 @@ func (s *Server) NodeGroupGetOptions(_ context.Context, req *proto.NodeGroupAuto
 	if !ok {
 		return nil, toStatus(unknownGroup(req.GetId()))
 	}
+	s.noteDefaults(req.GetDefaults())
 	overrides, some := g.Overrides()
 	if !some {
 		return nil, noOptions

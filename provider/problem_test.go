@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/cloudtest"
 	"gpu-node-provider/provider/config"
 )
 
@@ -103,7 +104,7 @@ func TestB13CapacityChangedOutside(t *testing.T) {
 	require.NoError(t, s.refresh(t.Context()))
 	outside := s.metrics.outside.WithLabelValues("t4")
 	require.Zero(t, testutil.ToFloat64(outside))
-	_, err := pretend.Increase(t.Context(), "t4", 1)
+	_, err := pretend.Increase(t.Context(), "t4", cloudtest.Exactly(1))
 	require.NoError(t, err)
 	require.NoError(t, s.refresh(t.Context()))
 	require.EqualValues(t, 1, testutil.ToFloat64(outside))

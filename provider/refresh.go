@@ -49,9 +49,6 @@ func (s *Server) readLately() bool {
 	if age >= watchEvery && s.now().Before(s.watched) {
 		return false
 	}
-	if s.forgetNext.Swap(false) {
-		s.forgetAllLocked(causeNewAutoscaler)
-	}
 	return true
 }
 
@@ -110,9 +107,6 @@ func (s *Server) read(ctx context.Context) error {
 	s.publishLocked(s.current.Load().catalogue, fresh, s.now())
 	if s.now().Before(s.watched) {
 		s.cordonSoon()
-	}
-	if s.forgetNext.Swap(false) {
-		s.forgetAllLocked(causeNewAutoscaler)
 	}
 	return nil
 }

@@ -69,10 +69,9 @@ type Server struct {
 
 	current atomic.Pointer[snapshot] // never nil
 
-	// forgetNext makes the next refresh mark everything in flight as forgotten.
-	forgetNext atomic.Bool
-	// autoscalers counts the processes that were new.
-	autoscalers atomic.Uint64
+	// provision is Cluster Autoscaler's --max-node-provision-time, a time.Duration; 0
+	// until it has told.
+	provision atomic.Int64
 	// departing has Run cordon what is on its way out soon.
 	departing chan struct{}
 
@@ -99,13 +98,7 @@ type groupRecord struct {
 	writes  uint64
 	writing bool
 
-	// forgotten is how much capacity in flight Cluster Autoscaler does not
-	// count; see absorb.go.
-	forgotten int
-	// unread is true when it is forgotten because an answer was not read.
-	unread bool
-	// absorbed is the count of autoscalers at the last increase that was absorbed.
-	absorbed uint64
+	request scaleUpRequest
 	// announced is how much growth the last refresh had room for, less what was
 	// granted since.
 	announced int
@@ -164,7 +157,6 @@ func (s *Server) loadFirst(ctx context.Context, c *nodegroup.Catalogue) error {
 	defer s.mu.Unlock()
 	s.rememberSurge(states)
 	s.publishLocked(c, byGroup(states), s.now())
-	s.forgetAllLocked(causeProviderStart)
 	s.warnOfOverrides(c)
 	s.metrics.groups(c)
 	return nil

@@ -25,6 +25,7 @@ type snapshot struct {
 	groups   map[string]*groupView
 	order    []*groupView
 	owner    map[string]string // instance or placeholder id → node group id
+	deleting map[string]bool   // ids in owner whose instance is being deleted
 	departed map[string]departure
 
 	nodeGroups *proto.NodeGroupsResponse
@@ -42,8 +43,10 @@ type groupView struct {
 	// troubled is since when the cloud cannot serve it; zero while it can.
 	troubled time.Time
 	// inFlight counts capacity that is asked for and not yet a usable node.
-	inFlight  int
-	forgotten int
+	inFlight int
+	// unrequested is the part of it for which Cluster Autoscaler has no open request:
+	// all or nothing.
+	unrequested int
 	// max is the effective maximum, and limit what makes it so.
 	max   int
 	limit quota.Limit
@@ -119,8 +122,10 @@ func (s *Server) publishLocked(catalogue *nodegroup.Catalogue, states map[string
 			state, fresh = cloud.Group{ID: g.ID, Problem: state.Problem}, true
 		}
 		s.ledgerLocked(g.ID, state, fresh)
-		next.order = append(next.order, &groupView{Group: g, state: state, read: read, troubled: since})
-		next.groups[g.ID] = next.order[len(next.order)-1]
+		view := &groupView{Group: g, state: state, read: read, troubled: since}
+		s.giveUpSilent(view)
+		next.order = append(next.order, view)
+		next.groups[g.ID] = view
 	}
 	s.nodeIndex(old, next)
 	s.fillLocked(old, next, !taken.IsZero())
@@ -135,6 +140,29 @@ func (s *Server) warnOfOverrides(c *nodegroup.Catalogue) {
 		if _, some := g.Overrides(); some {
 			s.log.Warn("scaleDown overrides make Cluster Autoscaler 1.35 and later treat a booting GPU node as unready and request another",
 				zap.String(logkey.NodeGroup, g.ID))
+		}
+	}
+}
+
+// giveUpSilent puts an error on each placeholder that has been waited for almost as
+// long as Cluster Autoscaler waits, without a word of the cloud. Without an error it
+// would drop the placeholder when its time is over and request it again of the same
+// group, round after round; with one it turns to another group for a while.
+func (s *Server) giveUpSilent(g *groupView) {
+	patience := s.provisionTime(g) * 4 / 5
+	silent := func(i cloud.Instance) bool {
+		return i.Placeholder && i.Error == nil && s.now().Sub(i.Since) >= patience
+	}
+	if !slices.ContainsFunc(g.state.Instances, silent) {
+		return
+	}
+	g.state.Instances = slices.Clone(g.state.Instances) // the old snapshot may share them
+	for n, i := range g.state.Instances {
+		if silent(i) {
+			g.state.Instances[n].Error = &cloud.LaunchError{
+				Code:    cloud.UnfulfillableCapacity,
+				Message: fmt.Sprintf("the cloud has not delivered it within %s and gives no reason", patience),
+			}
 		}
 	}
 }
@@ -180,11 +208,17 @@ func (s *Server) ledgerLocked(id string, state cloud.Group, fresh bool) {
 	if !fresh || record.writing {
 		return
 	}
+	s.observeLocked(record, state)
+}
+
+// observeLocked tells the ledger the size of a group. What may still come of an increase
+// in doubt counts, so that it is not bought elsewhere.
+func (s *Server) observeLocked(record *groupRecord, state cloud.Group) {
 	size := quota.Size{Target: state.Target, Deleting: len(state.Instances) - state.Target, CloudMax: state.Max}
-	if d := record.doubt; d.stands(s.now()) { // what may still come must not be bought elsewhere
+	if d := record.doubt; d.stands(s.now()) {
 		size.Target = max(size.Target, d.target+d.granted)
 	}
-	s.ledger.Observe(id, size)
+	s.ledger.Observe(state.ID, size)
 }
 
 // nodeIndex says which group each id belongs to, and remembers which ids have gone.
@@ -196,6 +230,14 @@ func (s *Server) nodeIndex(old, next *snapshot) {
 		for _, g := range next.order {
 			for _, i := range g.state.Instances {
 				next.owner[i.ID] = g.ID
+			}
+		}
+	}
+	next.deleting = map[string]bool{}
+	for _, g := range next.order {
+		for _, i := range g.state.Instances {
+			if i.State == cloud.Deleting {
+				next.deleting[i.ID] = true
 			}
 		}
 	}
@@ -239,16 +281,17 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 		before := old.groups[g.ID]
 		g.inFlight = s.inFlight(g.Group, g.state)
 		record := s.recordLocked(g.ID)
-		record.forgotten = min(record.forgotten, g.inFlight)
-		record.unread = record.unread && record.forgotten > 0
-		g.forgotten = record.forgotten
+		s.followRequestLocked(before, g)
 		g.limit = s.ledger.Room(g.ID)
 		if d := record.doubt; d.stands(s.now()) {
 			g.limit.Text += fmt.Sprintf("; %d nodes of an unconfirmed increase included", d.granted)
 		}
+		if g.state.Suspended {
+			g.limit = quota.Limit{Reason: quota.AtMaximum, Text: "launching is suspended for the group in the cloud"}
+		}
 		s.tellProblem(before, g)
 		g.max = g.state.Target + g.limit.Room
-		if g.forgotten > 0 { // so that Cluster Autoscaler can ask, and be told that it need not
+		if g.unrequested > 0 && g.canGrow() { // so that Cluster Autoscaler can ask, and be told that it need not
 			g.max = max(g.max, g.state.Target+1)
 		}
 		if whole || before == nil {
@@ -259,6 +302,9 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 		next.nodeGroups.NodeGroups = append(next.nodeGroups.NodeGroups, g.forNode.GetNodeGroup())
 	}
 }
+
+// canGrow is false for a group that takes no new nodes whatever the limits are.
+func (g *groupView) canGrow() bool { return !g.Retired && !g.state.Suspended && g.unserved() == nil }
 
 // tellProblem says what keeps a group from being served, once, and puts it in
 // the place of the limit that it amounts to.
@@ -289,7 +335,7 @@ func (g *groupView) problem() string {
 	}
 }
 
-// inFlight counts what Cluster Autoscaler would have to call upcoming.
+// inFlight counts capacity that was asked for and is not yet a usable node.
 func (s *Server) inFlight(g *nodegroup.Group, state cloud.Group) int {
 	n := 0
 	for _, i := range state.Instances {

@@ -41,16 +41,16 @@ const doubtFor = time.Minute
 // write: with less, the cloud carries out what the caller takes for failed.
 const leastTime = time.Second
 
-// hasTime is an error when there is too little left.
-func hasTime(ctx context.Context) error {
+// hasTime is an error when less than this is left.
+func hasTime(ctx context.Context, least time.Duration) error {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		return ctx.Err()
 	}
-	early, cancel := context.WithDeadline(ctx, deadline.Add(-leastTime))
+	early, cancel := context.WithDeadline(ctx, deadline.Add(-least))
 	defer cancel()
 	if err := early.Err(); err != nil {
-		return fmt.Errorf("less than %s remains before the caller's deadline: %w", leastTime, err)
+		return fmt.Errorf("less than %s remains before the caller's deadline: %w", least, err)
 	}
 	return nil
 }
@@ -85,17 +85,11 @@ func (s *Server) begin(ctx context.Context, id string) (*write, error) {
 	record.writes++
 	record.writing = true
 	s.mu.Unlock()
-	w := &write{s: s, id: id, record: record, view: view}
-	if err := w.settle(ctx); err != nil {
-		w.end()
-		return nil, err
-	}
-	return w, nil
+	return &write{s: s, id: id, record: record, view: view}, nil
 }
 
 // settle asks the cloud about an earlier write whose outcome is not known:
-// until it is, a repeat of an increase cannot be told from a new one, what is
-// in flight cannot absorb, and the minimum cannot be held.
+// until it is, the minimum cannot be held.
 func (w *write) settle(ctx context.Context) error {
 	w.s.mu.Lock()
 	pending := w.record.unclear || w.record.doubt != nil
@@ -155,16 +149,22 @@ func (w *write) describe(ctx context.Context) error {
 	if problem := states[0].Problem; problem != nil {
 		return fmt.Errorf("reading node group %s from the cloud: %w", w.id, problem)
 	}
-	w.s.mu.Lock()
-	w.s.settleLocked(w.record, states[0])
-	w.s.mu.Unlock()
-	w.learned(states[0])
+	w.settled(states[0])
 	return nil
 }
 
+// settled takes over a reading of the group.
+func (w *write) settled(state cloud.Group) {
+	w.s.mu.Lock()
+	w.s.noteOutsider(w.record, state)
+	w.s.settleLocked(w.record, state)
+	w.s.mu.Unlock()
+	w.learned(state)
+}
+
 // settleLocked takes note that the cloud was read, and clears a doubt: a target
-// above what it was before means that the IncreaseSize was carried out after
-// all, and that its answer was not read.
+// above what it was before means that the IncreaseSize was carried out after all, and
+// that its caller took it for failed.
 func (s *Server) settleLocked(record *groupRecord, state cloud.Group) {
 	record.unclear = false
 	d := record.doubt
@@ -173,8 +173,7 @@ func (s *Server) settleLocked(record *groupRecord, state cloud.Group) {
 	}
 	if raised := state.Target - d.target; raised > 0 {
 		record.doubt = nil
-		record.forgotten += raised
-		record.unread = true
+		record.request.end(endedUnreadAnswer)
 		s.log.Warn("increase with an unknown outcome was carried out",
 			zap.String(logkey.NodeGroup, state.ID), zap.Int(logkey.Granted, raised))
 		return

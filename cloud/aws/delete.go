@@ -119,17 +119,28 @@ func (c *Cloud) plan(ctx context.Context, g *group, now standing, instances []st
 
 // level raises the desired capacity to what is there, should a Cancel have left
 // it below: otherwise a termination that decrements it could go below MinSize
-// although enough instances stay. It returns what is desired then.
+// although enough instances stay. It returns what is desired then. What MaxSize leaves
+// beyond that is ended without a decrement.
 func (c *Cloud) level(ctx context.Context, g *group, now standing, departures []*departure) (desired int, err error) {
 	counted := slices.ContainsFunc(departures, func(d *departure) bool { return d.call && d.counted })
 	if !counted || now.live <= now.desired || c.protection == Ignore {
 		return now.desired, nil
 	}
+	desired = max(now.desired, min(now.live, int(awssdk.ToInt32(now.asg.MaxSize))))
+	surplus := now.live - desired
+	for _, d := range departures {
+		if surplus > 0 && d.call && d.counted {
+			d.counted = false
+			surplus--
+		}
+	}
+	if desired == now.desired {
+		return desired, nil
+	}
 	if err := c.timeLeft(ctx, "deleting from Auto Scaling group "+g.asg); err != nil {
 		return 0, err
 	}
-	to := min(now.live, int(awssdk.ToInt32(now.asg.MaxSize)))
-	return to, c.setDesired(ctx, g, now, to)
+	return desired, c.setDesired(ctx, g, now, desired)
 }
 
 // end terminates, and reports what is confirmed.
@@ -166,7 +177,7 @@ func (c *Cloud) noteEnded(ctx context.Context, g *group, desired int, departures
 	if known && done.doubt == 0 && len(found) == 0 {
 		return
 	}
-	err := c.read(ctx, g)
+	err := c.read(ctx, false, g)
 	if err != nil {
 		c.log.Warn("failed to read the desired capacity after terminations", zap.String(logkey.NodeGroup, g.id), zap.Error(err))
 	}

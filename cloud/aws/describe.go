@@ -43,7 +43,9 @@ type sighting struct {
 }
 
 // Describe implements cloud.Backend. Groups come in the order of ids, or else
-// in the order in which they were configured.
+// in the order in which they were configured. Only a reading of all groups asks why
+// launches have failed and when machines were launched: named groups are read in the
+// course of a write, which must not wait for an explanation.
 func (c *Cloud) Describe(ctx context.Context, ids ...string) ([]cloud.Group, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("aws: describe was not started: %w", err)
@@ -52,7 +54,7 @@ func (c *Cloud) Describe(ctx context.Context, ids ...string) ([]cloud.Group, err
 	if err != nil {
 		return nil, err
 	}
-	if err := c.read(ctx, groups...); err != nil {
+	if err := c.read(ctx, len(ids) == 0, groups...); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
@@ -64,13 +66,14 @@ func (c *Cloud) Describe(ctx context.Context, ids ...string) ([]cloud.Group, err
 	return shown, nil
 }
 
-// read asks AWS about groups and takes the answers over. A group that AWS does
+// read asks AWS about groups, and if explained also what explains their sizes, and
+// takes the answers over. A group that AWS does
 // not know, or that cannot be served, has a problem afterwards; the error is for
 // what keeps all from being read.
 //
 // The ticket is drawn before the first call: an answer that was under way while
 // a write was acknowledged, or a later answer taken over, is dropped.
-func (c *Cloud) read(ctx context.Context, groups ...*group) error {
+func (c *Cloud) read(ctx context.Context, explained bool, groups ...*group) error {
 	ticket := c.tickets.Add(1)
 	names := make([]string, 0, len(groups))
 	asked := make(map[string]bool, len(groups))
@@ -84,8 +87,10 @@ func (c *Cloud) read(ctx context.Context, groups ...*group) error {
 	if err != nil {
 		return err
 	}
-	if err := c.explain(ctx, groups, seen); err != nil {
-		return err
+	if explained {
+		if err := c.explain(ctx, groups, seen); err != nil {
+			return err
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

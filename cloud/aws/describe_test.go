@@ -14,6 +14,7 @@ import (
 
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/aws/awstest"
+	"gpu-node-provider/cloud/cloudtest"
 )
 
 // TestCallBudget: what 1,000 groups cost, at rest and with some short of capacity.
@@ -87,7 +88,7 @@ func TestBadGroupsDoNotSpoilOthers(t *testing.T) {
 		require.Equal(t, cloud.Group{ID: g.ID, Problem: g.Problem}, g)
 		require.ErrorIs(t, g.Problem, row.class)
 		require.ErrorContains(t, g.Problem, row.text)
-		_, err := c.Increase(t.Context(), g.ID, 1)
+		_, err := c.Increase(t.Context(), g.ID, cloudtest.Exactly(1))
 		require.Equal(t, g.Problem, err)
 		_, _, err = c.Delete(t.Context(), g.ID, []string{"aws:///us-east-1a/i-0123456789abcdef0"})
 		require.Equal(t, g.Problem, err)
@@ -129,7 +130,7 @@ func TestDescribeFails(t *testing.T) {
 			for _, other := range []error{cloud.ErrThrottled, cloud.ErrDenied, cloud.ErrUnavailable} {
 				require.Equal(t, errors.Is(row.class, other), errors.Is(err, other))
 			}
-			_, err = c.Increase(t.Context(), "t4", 1)
+			_, err = c.Increase(t.Context(), "t4", cloudtest.Exactly(1))
 			require.ErrorIs(t, err, row.class)
 			remove()
 			require.Equal(t, before, get(t, c))
@@ -169,7 +170,7 @@ func TestSince(t *testing.T) {
 	stub.Advance(time.Hour)
 	require.WithinDuration(t, launched, get(t, c).Instances[0].Since, time.Second)
 	asked := stub.Now()
-	_, err := c.Increase(t.Context(), "t4", 1)
+	_, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(1))
 	require.NoError(t, err)
 	stub.Advance(time.Hour)
 	for _, i := range get(t, c).Instances {
@@ -184,12 +185,12 @@ func TestLaunchSuspended(t *testing.T) {
 	c, stub := one(t, awstest.Group{Desired: 2, Max: 9}, Options{})
 	stub.Suspend("train-t4", "Launch")
 	require.Equal(t, 2, get(t, c).Max)
-	_, err := c.Increase(t.Context(), "t4", 1)
+	_, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(1))
 	require.ErrorIs(t, err, cloud.ErrPrecondition)
 	require.ErrorContains(t, err, "Launch is suspended on Auto Scaling group train-t4")
 	stub.Resume("train-t4", "Launch")
 	require.Equal(t, 9, get(t, c).Max)
-	g, err := c.Increase(t.Context(), "t4", 1)
+	g, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(1))
 	require.NoError(t, err)
 	require.Equal(t, 3, g.Target)
 }
@@ -199,7 +200,7 @@ func TestSomebodyElse(t *testing.T) {
 	c, stub := one(t, awstest.Group{Desired: 3}, Options{})
 	stub.SetDesired("train-t4", 2)
 	require.Equal(t, 2, get(t, c).Target)
-	_, err := c.Increase(t.Context(), "t4", 2) // to 4
+	_, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(2)) // to 4
 	require.NoError(t, err)
 	stub.SetDesired("train-t4", 6)
 	require.Equal(t, 6, get(t, c).Target)
@@ -212,7 +213,7 @@ func TestSomebodyElse(t *testing.T) {
 func TestPlaceholders(t *testing.T) {
 	c, stub := one(t, awstest.Group{Zones: []string{"us-east-1b", "us-east-1c"}}, Options{})
 	stub.Capacity("train-t4", 0, noCapacity)
-	g, err := c.Increase(t.Context(), "t4", 3)
+	g, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(3))
 	require.NoError(t, err)
 	first := idsOf(g, isPlaceholder)
 	for _, id := range first {

@@ -102,7 +102,7 @@ func advice(err error, class error) string {
 // never got there. Everything else, a 500 and an answer that cannot be read
 // among it, may have been carried out.
 func wasNotSent(err error) bool {
-	if isThrottled(err) {
+	if isThrottled(err) || isBusy(err) { // AWS says the latter with status 500, too
 		return true
 	}
 	var api smithy.APIError

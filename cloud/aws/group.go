@@ -15,6 +15,10 @@ import (
 // cleans up outlives that, and within a day somebody will have.
 const goneFor = 24 * time.Hour
 
+// recentFailure is how old a failed launch may be to explain a unit that was missing
+// at the first reading. AWS repeats a failing launch every few minutes at most.
+const recentFailure = 10 * time.Minute
+
 // group is what is remembered of a node group: what AWS said last, and what AWS
 // does not say, namely which placeholder is which and what was written so
 // lately that AWS may not show it yet. All of it is guarded by Cloud.mu.
@@ -41,7 +45,7 @@ type group struct {
 
 // machine is an instance that has been seen in the group.
 type machine struct {
-	since time.Time // when it was launched
+	since time.Time // when it was launched, or first listed where a write has seen it first
 	seen  time.Time // when it was last listed
 }
 
@@ -50,7 +54,8 @@ type placeholder struct {
 	id    string
 	since time.Time
 	// asked is AWS's time of the last look at which the unit was not asked for
-	// yet: a launch that began earlier was not for it. Zero if there was none.
+	// yet: a launch that began earlier was not for it. If there was none, recentFailure
+	// before the first.
 	asked time.Time
 	err   *cloud.LaunchError
 }
@@ -76,6 +81,9 @@ func (g *group) observed(s sighting, ticket uint64, c *Cloud) {
 	}
 	now := c.now()
 	asked := g.rawAt
+	if asked.IsZero() { // an older failure was not of a unit that is missing now
+		asked = s.at.Add(-recentFailure)
+	}
 	g.raw, g.rawAt = s.asg, s.at
 	g.lag.seen(int(awssdk.ToInt32(s.asg.DesiredCapacity)), now)
 	for _, i := range s.asg.Instances {
@@ -135,7 +143,7 @@ func (g *group) paint(s standing) {
 	p.Target += len(g.placeholders)
 	// A group can have more than its bounds while AWS rebalances it.
 	p.Max = max(p.Max, p.Target)
-	if suspended(g.raw, "Launch") {
+	if p.Suspended = suspended(g.raw, "Launch"); p.Suspended {
 		p.Max = p.Target
 	}
 	g.picture = p

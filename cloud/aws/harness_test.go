@@ -2,6 +2,7 @@ package aws
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -66,10 +67,11 @@ func one(t testing.TB, spec awstest.Group, o Options) (*Cloud, *awstest.Stub) {
 
 func get(t testing.TB, c *Cloud) cloud.Group {
 	t.Helper()
-	groups, err := c.Describe(t.Context(), "t4")
+	groups, err := c.Describe(t.Context())
 	require.NoError(t, err)
-	require.Len(t, groups, 1)
-	return groups[0]
+	at := slices.IndexFunc(groups, func(g cloud.Group) bool { return g.ID == "t4" })
+	require.NotEqual(t, -1, at)
+	return groups[at]
 }
 
 func idsOf(g cloud.Group, wanted func(cloud.Instance) bool) []string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
@@ -11,20 +12,24 @@ import (
 )
 
 // Increase implements cloud.Backend.
-func (c *Cloud) Increase(ctx context.Context, id string, delta int) (cloud.Group, error) {
+func (c *Cloud) Increase(ctx context.Context, id string, more func(cloud.Group) int) (cloud.Group, error) {
 	g, err := c.begin(ctx, "increase", id)
 	if err != nil {
 		return cloud.Group{}, err
-	}
-	if delta < 1 {
-		return cloud.Group{}, fmt.Errorf("aws: delta %d for group %q must be at least 1: %w", delta, id, cloud.ErrInvalid)
 	}
 	now, err := c.look(ctx, g)
 	if err != nil {
 		return cloud.Group{}, err
 	}
 	c.forgetLeaving(g)
-	if suspended(now.asg, "Launch") {
+	shown := c.shown(g)
+	delta := more(shown)
+	switch {
+	case delta < 0:
+		return cloud.Group{}, fmt.Errorf("aws: %d more instances of group %q must not be negative: %w", delta, id, cloud.ErrInvalid)
+	case delta == 0:
+		return shown, nil
+	case shown.Suspended:
 		return cloud.Group{}, fmt.Errorf("aws: Launch is suspended on Auto Scaling group %s: resume it with `aws autoscaling resume-processes --auto-scaling-group-name %s --scaling-processes Launch`: %w",
 			g.asg, g.asg, cloud.ErrPrecondition)
 	}
@@ -37,7 +42,10 @@ func (c *Cloud) Increase(ctx context.Context, id string, delta int) (cloud.Group
 	if err := c.timeLeft(ctx, "growing Auto Scaling group "+g.asg); err != nil {
 		return cloud.Group{}, err
 	}
-	if err := c.setDesired(ctx, g, now, base+delta); err != nil {
+	// Never less than AWS itself shows, whatever is remembered of earlier writes: AWS
+	// would end instances of its own choice.
+	value := max(base+delta, int(awssdk.ToInt32(now.asg.DesiredCapacity)))
+	if err := c.setDesired(ctx, g, now, value); err != nil {
 		return cloud.Group{}, err
 	}
 	return c.shown(g), nil

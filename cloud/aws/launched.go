@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"gpu-node-provider/cloud/logkey"
 )
@@ -20,19 +21,34 @@ const filterValues = 200
 // instances reads EC2 instances by id. A filter is used rather than InstanceIds,
 // which fails as a whole when one of them is unknown.
 func (c *Cloud) instances(ctx context.Context, ids []string) ([]types.Instance, error) {
-	var found []types.Instance
-	for batch := range slices.Chunk(ids, filterValues) {
-		pages := ec2.NewDescribeInstancesPaginator(c.ec2, &ec2.DescribeInstancesInput{
-			Filters: []types.Filter{{Name: awssdk.String("instance-id"), Values: batch}},
+	batches := slices.Collect(slices.Chunk(ids, filterValues))
+	found := make([][]types.Instance, len(batches))
+	calls, calling := errgroup.WithContext(ctx)
+	calls.SetLimit(parallelReads)
+	for n, batch := range batches {
+		calls.Go(func() (err error) {
+			found[n], err = c.batch(calling, batch)
+			return err
 		})
-		for pages.HasMorePages() {
-			page, err := pages.NextPage(ctx)
-			if err != nil {
-				return nil, fault(ctx, fmt.Sprintf("reading %d EC2 instances", len(ids)), err)
-			}
-			for _, r := range page.Reservations {
-				found = append(found, r.Instances...)
-			}
+	}
+	if err := calls.Wait(); err != nil {
+		return nil, fault(ctx, fmt.Sprintf("reading %d EC2 instances", len(ids)), err)
+	}
+	return slices.Concat(found...), nil
+}
+
+func (c *Cloud) batch(ctx context.Context, ids []string) ([]types.Instance, error) {
+	var found []types.Instance
+	pages := ec2.NewDescribeInstancesPaginator(c.ec2, &ec2.DescribeInstancesInput{
+		Filters: []types.Filter{{Name: awssdk.String("instance-id"), Values: ids}},
+	})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range page.Reservations {
+			found = append(found, r.Instances...)
 		}
 	}
 	return found, nil

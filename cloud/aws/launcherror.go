@@ -30,8 +30,13 @@ var launchTexts = []struct {
 	{cloud.InsufficientInstanceCapacity, []string{
 		"insufficientinstancecapacity", "insufficienthostcapacity", "insufficientreservedinstancecapacity", "insufficientcapacity",
 		"we currently do not have sufficient", "there is no spot capacity available", "insufficient capacity", "reservationcapacityexceeded",
+		"does not have sufficient compatible and available capacity", "in the capacity block", "capacity reservation has expired",
+		"capacity block has expired", "capacity block is not active",
 	}},
-	{cloud.UnfulfillableCapacity, []string{"unfulfillablecapacity", "unable to fulfill capacity", "spotmaxpricetoolow", "your spot request price"}},
+	{cloud.UnfulfillableCapacity, []string{
+		"request limit exceeded", "requestlimitexceeded", "maximum fleet requests",
+		"unfulfillablecapacity", "unable to fulfill capacity", "spotmaxpricetoolow", "your spot request price",
+	}},
 	{cloud.Unsupported, []string{
 		"is not supported in your requested availability zone", "not supported in the requested availability zone",
 		"configuration is currently not supported", "unsupported - ", "unsupportedoperation",
@@ -59,8 +64,7 @@ func launchCode(message string) cloud.LaunchCode {
 // 500 bytes, and the sentences above are shorter.
 const maxLaunchMessage = 400
 
-// launchFailure says why a unit that was asked for at a time (AWS's clock, zero
-// when it is not known) has not come: the newest launch since then that is the
+// launchFailure says why a unit that was asked for at a time (AWS's clock) has not come: the newest launch since then that is the
 // missing unit's has failed. It is nil while that is under way, or when AWS has
 // said nothing.
 //

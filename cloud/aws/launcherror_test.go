@@ -10,6 +10,7 @@ import (
 
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/aws/awstest"
+	"gpu-node-provider/cloud/cloudtest"
 )
 
 // TestLaunchCode is case G-05.
@@ -97,7 +98,7 @@ func TestLaunchFailure(t *testing.T) {
 func TestEarlierFailureIsNotBlamedOnALaterIncrease(t *testing.T) {
 	c, stub := one(t, awstest.Group{}, Options{})
 	stub.Capacity("train-t4", 0, noCapacity)
-	_, err := c.Increase(t.Context(), "t4", 1)
+	_, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(1))
 	require.NoError(t, err)
 	stub.Advance(5 * time.Second)
 	stub.Step()
@@ -108,7 +109,7 @@ func TestEarlierFailureIsNotBlamedOnALaterIncrease(t *testing.T) {
 	require.NoError(t, err)
 
 	stub.Advance(5 * time.Second)
-	_, err = c.Increase(t.Context(), "t4", 1)
+	_, err = c.Increase(t.Context(), "t4", cloudtest.Exactly(1))
 	require.NoError(t, err)
 	require.Nil(t, get(t, c).Instances[0].Error)
 	stub.Advance(5 * time.Second)
@@ -116,14 +117,14 @@ func TestEarlierFailureIsNotBlamedOnALaterIncrease(t *testing.T) {
 	require.NotNil(t, get(t, c).Instances[0].Error)
 }
 
-// After a restart nobody knows when capacity was asked for, so the newest launch
-// counts whenever it was.
+// After a restart it is not known when capacity was requested, so a launch of the last
+// minutes counts.
 func TestFailureFromBeforeARestart(t *testing.T) {
 	_, stub := one(t, awstest.Group{}, Options{})
 	stub.Capacity("train-t4", 0, noCapacity)
 	stub.SetDesired("train-t4", 2)
 	stub.Step()
-	stub.Advance(time.Hour)
+	stub.Advance(recentFailure / 2)
 	c := opened(t, stub, Options{})
 	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", AutoScalingGroup: "train-t4"}}))
 	for _, i := range get(t, c).Instances {

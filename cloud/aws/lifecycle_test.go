@@ -8,6 +8,7 @@ import (
 
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/aws/awstest"
+	"gpu-node-provider/cloud/cloudtest"
 )
 
 // TestLifecycle is case C-05: every state that the SDK knows, and some that it
@@ -46,11 +47,11 @@ func TestStandby(t *testing.T) {
 	require.Len(t, g.Instances, 3)
 	require.Equal(t, []int{3, 2, 5}, []int{g.Target, g.Min, g.Max})
 
-	g, err := c.Increase(t.Context(), "t4", 2)
+	g, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(2))
 	require.NoError(t, err)
 	require.Equal(t, 5, g.Target)
 	require.Equal(t, 4, stub.Group("train-t4").Desired)
-	_, err = c.Increase(t.Context(), "t4", 1)
+	_, err = c.Increase(t.Context(), "t4", cloudtest.Exactly(1))
 	require.ErrorIs(t, err, cloud.ErrLimit)
 
 	g, given, err := c.Cancel(t.Context(), "t4", idsOf(g, isPlaceholder))

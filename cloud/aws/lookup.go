@@ -28,7 +28,7 @@ func (c *Cloud) Lookup(ctx context.Context, id string, instances []string) ([]cl
 		return nil, err
 	}
 	if slices.ContainsFunc(instances, func(i string) bool { return c.isWaiting(g, i) }) {
-		if err := c.read(ctx, g); err != nil { // its machine may have come meanwhile
+		if err := c.read(ctx, false, g); err != nil { // its machine may have come meanwhile
 			return nil, err
 		}
 	}

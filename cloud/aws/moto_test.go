@@ -7,6 +7,7 @@ import (
 
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/aws/awstest"
+	"gpu-node-provider/cloud/cloudtest"
 )
 
 // TestMoto is a round on an AWS that others have written: what it takes for the
@@ -37,10 +38,10 @@ func TestMoto(t *testing.T) {
 	require.Equal(t, []int{2, 1, 4}, []int{groups[0].Target, groups[0].Min, groups[0].Max})
 	require.ErrorIs(t, groups[1].Problem, cloud.ErrNotFound)
 
-	_, err = c.Increase(t.Context(), "t4", 3)
+	_, err = c.Increase(t.Context(), "t4", cloudtest.Exactly(3))
 	require.ErrorIs(t, err, cloud.ErrLimit)
 	proxy.Faults(awstest.Rule{Action: setDesired, Times: 1, Fault: awstest.CutAfter()})
-	g, err := c.Increase(t.Context(), "t4", 2)
+	g, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(2))
 	require.NoError(t, err)
 	require.Equal(t, 4, g.Target)
 	g = get(t, c)

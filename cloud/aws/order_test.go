@@ -13,6 +13,7 @@ import (
 
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/aws/awstest"
+	"gpu-node-provider/cloud/cloudtest"
 )
 
 // underWay calls then while the answer of the first call of an action is on its
@@ -61,7 +62,7 @@ func TestOldAnswerIsDropped(t *testing.T) {
 	var raised cloud.Group
 	u.then = func() {
 		var err error
-		raised, err = c.Increase(t.Context(), "t4", 2)
+		raised, err = c.Increase(t.Context(), "t4", cloudtest.Exactly(2))
 		require.NoError(t, err)
 	}
 	old := get(t, c)
@@ -94,11 +95,11 @@ func TestSomebodyElseDuringAWrite(t *testing.T) {
 		stub.SetDesired("train-t4", 7)
 		require.Equal(t, 7, get(t, c).Target)
 	}
-	g, err := c.Increase(t.Context(), "t4", 2)
+	g, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(2))
 	require.NoError(t, err)
 	require.True(t, u.done.Load())
 	require.Equal(t, 7, g.Target)
-	_, err = c.Increase(t.Context(), "t4", 1)
+	_, err = c.Increase(t.Context(), "t4", cloudtest.Exactly(1))
 	require.NoError(t, err)
 	require.Equal(t, 8, stub.Group("train-t4").Desired, "nothing of it is taken back")
 }
@@ -112,7 +113,7 @@ func TestSomebodyElseBeforeAWrite(t *testing.T) {
 		assert.NoError(t, err)
 		assert.Equal(t, 7, g[0].Target)
 	})})
-	g, err := c.Increase(t.Context(), "t4", 2)
+	g, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(2))
 	require.NoError(t, err)
 	require.Equal(t, 5, stub.Group("train-t4").Desired, "it is an absolute value")
 	require.Equal(t, 5, g.Target)

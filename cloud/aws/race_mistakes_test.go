@@ -14,6 +14,7 @@ import (
 
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/aws/awstest"
+	"gpu-node-provider/cloud/cloudtest"
 )
 
 // rival replaces the Backend or its connection, to show that the races find it.
@@ -48,11 +49,11 @@ type careless struct {
 	describe func(ctx context.Context, ids ...string) ([]cloud.Group, error)
 }
 
-func (c careless) Increase(ctx context.Context, id string, delta int) (cloud.Group, error) {
+func (c careless) Increase(ctx context.Context, id string, more func(cloud.Group) int) (cloud.Group, error) {
 	if c.increase != nil {
-		return c.increase(ctx, id, delta)
+		return c.increase(ctx, id, more(cloud.Group{}))
 	}
-	return c.Backend.Increase(ctx, id, delta)
+	return c.Backend.Increase(ctx, id, more)
 }
 
 func (c careless) Cancel(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
@@ -78,9 +79,9 @@ var rivals = map[string]struct {
 	"B-16: lost answers are followed by another try": {rival{connection: func(c awssdk.HTTPClient) awssdk.HTTPClient { return again{c} }}, ""},
 	"B-14: an increase in doubt is repeated": {rival{backend: func(b cloud.Backend, _ *awstest.Stub) cloud.Backend {
 		return careless{Backend: b, increase: func(ctx context.Context, id string, delta int) (cloud.Group, error) {
-			g, err := b.Increase(ctx, id, delta)
+			g, err := b.Increase(ctx, id, cloudtest.Exactly(delta))
 			if isInDoubt(err) {
-				return b.Increase(ctx, id, delta)
+				return b.Increase(ctx, id, cloudtest.Exactly(delta))
 			}
 			return g, err
 		}}

@@ -18,6 +18,7 @@ import (
 
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/aws/awstest"
+	"gpu-node-provider/cloud/cloudtest"
 )
 
 // The races of cases B-01 to B-04 (test/README.md): capacity that comes while it is given up,
@@ -321,7 +322,7 @@ func isInDoubt(err error) bool { return errors.Is(err, cloud.ErrUnknownOutcome) 
 func (m *race) increases() error {
 	delta := 1 + m.draw(4, "delta")
 	return m.operate(fmt.Sprintf("increase by %d", delta), func() error {
-		_, err := m.c.Increase(context.Background(), "t4", delta)
+		_, err := m.c.Increase(context.Background(), "t4", cloudtest.Exactly(delta))
 		return err
 	}, func(before, after awstest.GroupState, _ bool, err error) error {
 		least, most := before.Desired+delta, max(before.Desired, before.Live(), after.Live())+delta

@@ -43,7 +43,7 @@ func careful(o *autoscaling.Options) {
 // look reads a group afresh for a write to decide by. A problem of the group is
 // an error here.
 func (c *Cloud) look(ctx context.Context, g *group) (standing, error) {
-	if err := c.read(ctx, g); err != nil {
+	if err := c.read(ctx, false, g); err != nil {
 		return standing{}, err
 	}
 	c.mu.Lock()
@@ -103,7 +103,7 @@ func (c *Cloud) setDesired(ctx context.Context, g *group, from standing, value i
 
 // shows reads whether AWS shows a desired capacity. A reading that fails shows nothing.
 func (c *Cloud) shows(ctx context.Context, g *group, value int) bool {
-	if err := c.read(ctx, g); err != nil {
+	if err := c.read(ctx, false, g); err != nil {
 		return false
 	}
 	c.mu.Lock()
@@ -125,7 +125,7 @@ func (c *Cloud) noteSet(ctx context.Context, g *group, from standing, value int)
 		return
 	}
 	// A reading has shown somebody else's value meanwhile, from before or after this one.
-	if err := c.read(ctx, g); err != nil {
+	if err := c.read(ctx, false, g); err != nil {
 		c.log.Warn("failed to read the desired capacity, which another client sets too", zap.String(logkey.NodeGroup, g.id),
 			zap.Int(logkey.DesiredCapacity, value), zap.Int(logkey.ShownDesiredCapacity, shown), zap.Error(err))
 	}

@@ -85,9 +85,9 @@ func (m *midway) through(ctx context.Context) (context.Context, error) {
 	return context.WithoutCancel(ctx), unknown
 }
 
-func (m *midway) Increase(ctx context.Context, id string, delta int) (cloud.Group, error) {
+func (m *midway) Increase(ctx context.Context, id string, more func(cloud.Group) int) (cloud.Group, error) {
 	ctx, unknown := m.through(ctx)
-	group, err := m.Backend.Increase(ctx, id, delta)
+	group, err := m.Backend.Increase(ctx, id, more)
 	if unknown != nil {
 		return cloud.Group{}, unknown
 	}

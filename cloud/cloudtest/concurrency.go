@@ -72,7 +72,7 @@ func (e *env) readUntil(ctx context.Context, started chan<- struct{}) error {
 func (e *env) churn(id string) (target int, err error) {
 	for round := range rounds {
 		delta := 1 + round%2
-		group, err := e.Backend.Increase(e.ctx(), id, delta)
+		group, err := e.Backend.Increase(e.ctx(), id, Exactly(delta))
 		if err != nil {
 			return 0, err
 		}

@@ -14,7 +14,7 @@ var configureChecks = []check{
 		require.NotContains(e, e.accept(groups...), e.one)
 		_, err = e.Backend.Describe(e.ctx(), e.one)
 		e.failed(err, cloud.ErrNotFound)
-		_, err = e.Backend.Increase(e.ctx(), e.one, 1)
+		_, err = e.Backend.Increase(e.ctx(), e.one, Exactly(1))
 		e.failed(err, cloud.ErrNotFound)
 	}},
 	{"instances outlive that their group is not named", func(e *env) {

@@ -28,7 +28,7 @@ var midwayChecks = []check{
 	{"Describe tells the outcome of an increase that was abandoned", func(e *env) {
 		for range 4 {
 			e.abandon(1, func(ctx context.Context) error {
-				_, err := e.Backend.Increase(ctx, e.one, 1)
+				_, err := e.Backend.Increase(ctx, e.one, Exactly(1))
 				return err
 			})
 		}
@@ -68,7 +68,7 @@ func (e *env) startsNothing(ctx context.Context) {
 	e.unchanged(func() {
 		_, err := e.Backend.Describe(ctx)
 		e.ended(err)
-		_, err = e.Backend.Increase(ctx, e.one, 1)
+		_, err = e.Backend.Increase(ctx, e.one, Exactly(1))
 		e.ended(err)
 		_, _, err = e.Backend.Cancel(ctx, e.two, placeholders)
 		e.ended(err)

@@ -89,7 +89,7 @@ var describeChecks = []check{
 		original := e.describe(e.one)
 		copied := deepCopy(original)
 
-		increased, err := e.Backend.Increase(e.ctx(), e.one, 1)
+		increased, err := e.Backend.Increase(e.ctx(), e.one, Exactly(1))
 		require.NoError(e, err)
 		increasedCopy := deepCopy(increased)
 		e.destroy(e.one, ids(pick(original, func(i cloud.Instance) bool { return !i.Placeholder }))...)

@@ -131,7 +131,7 @@ func (e *env) unchanged(attempt func()) {
 func (e *env) increase(group string, n int) cloud.Group {
 	e.Helper()
 	before := e.look(group)
-	after, err := e.Backend.Increase(e.ctx(), group, n)
+	after, err := e.Backend.Increase(e.ctx(), group, Exactly(n))
 	require.NoError(e, err)
 	e.accept(after)
 	require.Equal(e, group, after.ID)

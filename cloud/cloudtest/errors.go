@@ -25,7 +25,7 @@ var errorChecks = []check{
 		e.failed(err, cloud.ErrNotFound)
 	}},
 	{"Increase of an unknown group is not found", func(e *env) {
-		_, err := e.Backend.Increase(e.ctx(), nowhere, 1)
+		_, err := e.Backend.Increase(e.ctx(), nowhere, Exactly(1))
 		e.failed(err, cloud.ErrNotFound)
 	}},
 	{"Cancel in an unknown group is not found", func(e *env) {

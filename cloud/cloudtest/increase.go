@@ -8,6 +8,9 @@ import (
 	"gpu-node-provider/cloud"
 )
 
+// Exactly requests a number of instances, whatever the group has.
+func Exactly(n int) func(cloud.Group) int { return func(cloud.Group) int { return n } }
+
 var increaseChecks = []check{
 	{"the answer has the raised target", func(e *env) {
 		group := e.increase(e.one, 2)
@@ -47,11 +50,33 @@ var increaseChecks = []check{
 			require.True(e, instance.Error.Code.OutOfResources(), "code %s", instance.Error.Code)
 		}
 	}},
-	{"less than one is invalid", func(e *env) {
+	{"what is requested is decided once, by a reading of the group", func(e *env) {
 		e.machines(e.one, 1)
-		for _, delta := range []int{0, -1, math.MinInt} {
+		var shown []cloud.Group
+		group, err := e.Backend.Increase(e.ctx(), e.one, func(now cloud.Group) int {
+			shown = append(shown, now)
+			return 3 - now.Target
+		})
+		require.NoError(e, err)
+		e.accept(group)
+		require.Len(e, shown, 1)
+		e.accept(shown[0])
+		require.Equal(e, []int{1, 3}, []int{shown[0].Target, group.Target})
+	}},
+	{"none changes nothing", func(e *env) {
+		e.machines(e.one, 1)
+		e.unchanged(func() {
+			group, err := e.Backend.Increase(e.ctx(), e.one, Exactly(0))
+			require.NoError(e, err)
+			e.accept(group)
+			require.Equal(e, 1, group.Target)
+		})
+	}},
+	{"less than none is invalid", func(e *env) {
+		e.machines(e.one, 1)
+		for _, delta := range []int{-1, math.MinInt} {
 			e.unchanged(func() {
-				_, err := e.Backend.Increase(e.ctx(), e.one, delta)
+				_, err := e.Backend.Increase(e.ctx(), e.one, Exactly(delta))
 				e.failed(err, cloud.ErrInvalid)
 			})
 		}
@@ -61,7 +86,7 @@ var increaseChecks = []check{
 		group := e.look(e.one)
 		for _, delta := range []int{group.Max - group.Target + 1, math.MaxInt} {
 			e.unchanged(func() {
-				_, err := e.Backend.Increase(e.ctx(), e.one, delta)
+				_, err := e.Backend.Increase(e.ctx(), e.one, Exactly(delta))
 				e.failed(err, cloud.ErrLimit)
 			})
 		}

@@ -141,7 +141,7 @@ func errorMutants() []mutant {
 					return groups, both(err)
 				}
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
-					group, err := b.Backend.Increase(ctx, id, delta)
+					group, err := b.Backend.Increase(ctx, id, Exactly(delta))
 					return group, both(err)
 				}
 				b.cancel = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
@@ -171,7 +171,7 @@ func deadlineMutants() []mutant {
 			},
 			wrap(func(b *broken) {
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
-					return b.Backend.Increase(context.WithoutCancel(ctx), id, delta)
+					return b.Backend.Increase(context.WithoutCancel(ctx), id, Exactly(delta))
 				}
 			}),
 		},
@@ -184,7 +184,7 @@ func deadlineMutants() []mutant {
 			},
 			wrap(func(b *broken) {
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
-					group, err := b.Backend.Increase(ctx, id, delta)
+					group, err := b.Backend.Increase(ctx, id, Exactly(delta))
 					return group, unless(ctx, err)
 				}
 				b.cancel = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
@@ -207,11 +207,11 @@ func deadlineMutants() []mutant {
 						late, looks = delta, 0
 						return cloud.Group{}, cloud.ErrUnknownOutcome
 					}
-					return b.Backend.Increase(ctx, id, delta)
+					return b.Backend.Increase(ctx, id, Exactly(delta))
 				}
 				b.describe = func(ctx context.Context, ids []string) ([]cloud.Group, error) {
 					if looks++; looks > 1 && late > 0 {
-						if _, err := b.Backend.Increase(ctx, "one", late); err != nil {
+						if _, err := b.Backend.Increase(ctx, "one", Exactly(late)); err != nil {
 							return nil, err
 						}
 						late = 0

@@ -52,11 +52,11 @@ func (b *broken) Describe(ctx context.Context, ids ...string) ([]cloud.Group, er
 	return groups, err
 }
 
-func (b *broken) Increase(ctx context.Context, id string, delta int) (cloud.Group, error) {
+func (b *broken) Increase(ctx context.Context, id string, more func(cloud.Group) int) (cloud.Group, error) {
 	if b.increase != nil {
-		return b.increase(ctx, id, delta)
+		return b.increase(ctx, id, more(cloud.Group{}))
 	}
-	group, err := b.Backend.Increase(ctx, id, delta)
+	group, err := b.Backend.Increase(ctx, id, more)
 	return b.shown(group), err
 }
 
@@ -298,8 +298,8 @@ func (r *renumbering) Describe(ctx context.Context, ids ...string) ([]cloud.Grou
 	return groups, err
 }
 
-func (r *renumbering) Increase(ctx context.Context, id string, delta int) (cloud.Group, error) {
-	group, err := r.Backend.Increase(ctx, id, delta)
+func (r *renumbering) Increase(ctx context.Context, id string, more func(cloud.Group) int) (cloud.Group, error) {
+	group, err := r.Backend.Increase(ctx, id, more)
 	if id == "one" && err == nil {
 		group = r.rename(group)
 	}

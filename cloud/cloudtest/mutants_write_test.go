@@ -14,7 +14,7 @@ func increaseMutants() []mutant {
 			wrap(func(b *broken) {
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
 					before := is(b.Backend, id)
-					if _, err := b.Backend.Increase(ctx, id, delta); err != nil {
+					if _, err := b.Backend.Increase(ctx, id, Exactly(delta)); err != nil {
 						return cloud.Group{}, err
 					}
 					return before, nil
@@ -44,7 +44,7 @@ func increaseMutants() []mutant {
 			wrap(func(b *broken) {
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
 					old := ids(pick(is(b.Backend, id), func(i cloud.Instance) bool { return i.State == cloud.Running }))
-					group, err := b.Backend.Increase(ctx, id, delta+len(old))
+					group, err := b.Backend.Increase(ctx, id, Exactly(delta+len(old)))
 					if err != nil {
 						return group, err
 					}
@@ -58,10 +58,10 @@ func increaseMutants() []mutant {
 			[]string{"increase/other groups are left alone"},
 			wrap(func(b *broken) {
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
-					if _, err := b.Backend.Increase(ctx, "two", 1); err != nil {
+					if _, err := b.Backend.Increase(ctx, "two", Exactly(1)); err != nil {
 						return cloud.Group{}, err
 					}
-					return b.Backend.Increase(ctx, id, delta)
+					return b.Backend.Increase(ctx, id, Exactly(delta))
 				}
 			}),
 		},
@@ -75,14 +75,32 @@ func increaseMutants() []mutant {
 			}),
 		},
 		{
-			"nothing more is fine",
-			[]string{"increase/less than one is invalid"},
+			"nothing is shown to decide by",
+			[]string{"increase/what is requested is decided once, by a reading of the group"},
+			wrap(func(b *broken) {
+				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
+					return b.Backend.Increase(ctx, id, Exactly(delta))
+				}
+			}),
+		},
+		{
+			"none is one",
+			[]string{"increase/none changes nothing"},
 			wrap(func(b *broken) {
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
 					if delta == 0 {
-						return is(b.Backend, id), nil
+						delta = 1
 					}
-					return b.Backend.Increase(ctx, id, delta)
+					return b.Backend.Increase(ctx, id, Exactly(delta))
+				}
+			}),
+		},
+		{
+			"less than none is none",
+			[]string{"increase/less than none is invalid"},
+			wrap(func(b *broken) {
+				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
+					return b.Backend.Increase(ctx, id, Exactly(max(delta, 0)))
 				}
 			}),
 		},
@@ -91,7 +109,7 @@ func increaseMutants() []mutant {
 			[]string{"increase/more than the maximum is refused as a whole"},
 			wrap(func(b *broken) {
 				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
-					return b.Backend.Increase(ctx, id, min(delta, 3))
+					return b.Backend.Increase(ctx, id, Exactly(min(delta, 3)))
 				}
 			}),
 		},
@@ -143,7 +161,7 @@ func cancelMutants() []mutant {
 				b.describe = func(ctx context.Context, ids []string) ([]cloud.Group, error) {
 					groups, err := b.Backend.Describe(ctx, ids...)
 					if owed > 0 {
-						_, err = b.Backend.Increase(ctx, "one", owed)
+						_, err = b.Backend.Increase(ctx, "one", Exactly(owed))
 						owed = 0
 					}
 					return groups, err
@@ -259,7 +277,7 @@ func deleteMutants() []mutant {
 					if err != nil {
 						return cloud.Group{}, nil, err
 					}
-					group, err := b.Backend.Increase(ctx, id, 1)
+					group, err := b.Backend.Increase(ctx, id, Exactly(1))
 					return group, confirmed, err
 				}
 			}),

@@ -31,7 +31,7 @@ const (
 const (
 	Delta          = "delta"           // int: change of the target that the call asked for, negative for a decrease
 	Granted        = "granted"         // int: nodes by which an IncreaseSize raised the target
-	Forgotten      = "forgotten"       // int: nodes in flight that Cluster Autoscaler asked for again
+	Absorbed       = "absorbed"        // int: nodes in flight that answered for nodes asked for again
 	InFlight       = "in_flight"       // int: nodes asked for that are not running yet
 	Cancelled      = "cancelled"       // int: placeholders cancelled
 	Terminated     = "terminated"      // int: instances whose termination the cloud confirmed

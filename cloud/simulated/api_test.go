@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/cloudtest"
 )
 
 // call is one of the Backend's calls, ready to be made.
@@ -24,7 +25,7 @@ func calls(c *Cloud, machine, placeholder string) []call {
 	return []call{
 		{"Describe", false, func(ctx context.Context) error { _, err := c.Describe(ctx); return err }},
 		{"Lookup", false, func(ctx context.Context) error { _, err := c.Lookup(ctx, "t4", nil); return err }},
-		{"Increase", true, func(ctx context.Context) error { _, err := c.Increase(ctx, "t4", 1); return err }},
+		{"Increase", true, func(ctx context.Context) error { _, err := c.Increase(ctx, "t4", cloudtest.Exactly(1)); return err }},
 		{"Cancel", true, func(ctx context.Context) error { _, _, err := c.Cancel(ctx, "t4", []string{placeholder}); return err }},
 		{"Delete", true, func(ctx context.Context) error { _, _, err := c.Delete(ctx, "t4", []string{machine}); return err }},
 	}

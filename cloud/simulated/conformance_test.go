@@ -151,10 +151,10 @@ func (r *restarting) Describe(ctx context.Context, ids ...string) ([]cloud.Group
 	return r.fresh().Describe(ctx, ids...)
 }
 
-func (r *restarting) Increase(ctx context.Context, id string, delta int) (cloud.Group, error) {
+func (r *restarting) Increase(ctx context.Context, id string, more func(cloud.Group) int) (cloud.Group, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.fresh().Increase(ctx, id, delta)
+	return r.fresh().Increase(ctx, id, more)
 }
 
 func (r *restarting) Cancel(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {

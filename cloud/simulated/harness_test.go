@@ -11,6 +11,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/cloudtest"
 )
 
 func TestMain(m *testing.M) {
@@ -68,7 +69,7 @@ func get(t testing.TB, c *Cloud, group string) cloud.Group {
 
 func grow(t testing.TB, c *Cloud, group string, n int) cloud.Group {
 	t.Helper()
-	g, err := c.Increase(t.Context(), group, n)
+	g, err := c.Increase(t.Context(), group, cloudtest.Exactly(n))
 	require.NoError(t, err)
 	return g
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/cloudtest"
 )
 
 // childEnv names the state file on which a child process writes until it is
@@ -110,7 +111,7 @@ func (l line) carryOut(ctx context.Context, c *Cloud) (after cloud.Group, err er
 			}
 		}
 	default:
-		after, err = c.Increase(ctx, l.Group, l.Delta)
+		after, err = c.Increase(ctx, l.Group, cloudtest.Exactly(l.Delta))
 	}
 	return after, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/cloudtest"
 )
 
 func TestUnitBecomesWhatItsTimesSay(t *testing.T) {
@@ -279,7 +280,7 @@ func TestClosed(t *testing.T) {
 	require.NoError(t, c.Close())
 	_, err = c.Describe(t.Context())
 	require.ErrorIs(t, err, cloud.ErrUnavailable)
-	_, err = c.Increase(t.Context(), "t4", 1)
+	_, err = c.Increase(t.Context(), "t4", cloudtest.Exactly(1))
 	require.ErrorIs(t, err, cloud.ErrUnavailable)
 	require.ErrorIs(t, c.Configure(t.Context(), nil), cloud.ErrUnavailable)
 }
@@ -290,7 +291,7 @@ func TestMemoryTakenOver(t *testing.T) {
 	ids := idsOf(grow(t, first, "t4", 2))
 	second := open(t, options, "t4")
 	require.Equal(t, ids, idsOf(get(t, second, "t4")))
-	_, err := first.Increase(t.Context(), "t4", 1)
+	_, err := first.Increase(t.Context(), "t4", cloudtest.Exactly(1))
 	require.ErrorIs(t, err, cloud.ErrUnavailable, "the killed process cannot write any more")
 	require.Len(t, get(t, second, "t4").Instances, 2)
 }

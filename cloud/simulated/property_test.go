@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/cloudtest"
 )
 
 // machineModel plays random calls, passing time, lost answers and restarts
@@ -59,7 +60,7 @@ func (m *machineModel) pick(t *rapid.T, wanted func(cloud.Instance) bool) (strin
 func (m *machineModel) increase(t *rapid.T) {
 	group := rapid.SampledFrom(m.groups).Draw(t, "group")
 	delta := rapid.IntRange(1, 3).Draw(t, "delta")
-	_, err := m.c.Increase(t.Context(), group, delta)
+	_, err := m.c.Increase(t.Context(), group, cloudtest.Exactly(delta))
 	if err != nil {
 		require.ErrorIs(t, err, cloud.ErrUnknownOutcome)
 	}

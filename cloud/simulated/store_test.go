@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gpu-node-provider/cloud"
+	"gpu-node-provider/cloud/cloudtest"
 )
 
 func TestStateFileSurvivesARestart(t *testing.T) {
@@ -142,7 +143,7 @@ func TestFullDisk(t *testing.T) {
 	before := grow(t, c, "t4", 2)
 	require.NoError(t, os.Mkdir(path+".tmp", 0o700)) // the new file cannot be made
 
-	_, err := c.Increase(t.Context(), "t4", 1)
+	_, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(1))
 	require.ErrorIs(t, err, cloud.ErrUnavailable)
 	require.ErrorContains(t, err, path)
 	_, confirmed, err := c.Delete(t.Context(), "t4", idsOf(before))
@@ -174,7 +175,7 @@ func (s *stubStore) save(next *state) (bool, error) {
 func TestSaveOfUnknownOutcome(t *testing.T) {
 	c := open(t, Options{}, "t4")
 	c.store = &stubStore{store: c.store, changed: true, err: errors.Join(errors.New("sync failed"), cloud.ErrUnknownOutcome)}
-	_, err := c.Increase(t.Context(), "t4", 2)
+	_, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(2))
 	require.ErrorIs(t, err, cloud.ErrUnknownOutcome)
 	require.Equal(t, 2, get(t, c, "t4").Target)
 }
@@ -186,7 +187,9 @@ func TestReadsAndRefusedWritesSaveNothing(t *testing.T) {
 	get(t, c, "t4")
 	_, err := c.Lookup(t.Context(), "t4", idsOf(g))
 	require.NoError(t, err)
-	_, err = c.Increase(t.Context(), "t4", 0)
+	_, err = c.Increase(t.Context(), "t4", cloudtest.Exactly(0))
+	require.NoError(t, err)
+	_, err = c.Increase(t.Context(), "t4", cloudtest.Exactly(-1))
 	require.ErrorIs(t, err, cloud.ErrInvalid)
 	_, _, err = c.Cancel(t.Context(), "t4", nil)
 	require.NoError(t, err)

@@ -13,12 +13,16 @@ import (
 )
 
 // Increase implements cloud.Backend.
-func (c *Cloud) Increase(ctx context.Context, id string, delta int) (cloud.Group, error) {
+func (c *Cloud) Increase(ctx context.Context, id string, more func(cloud.Group) int) (cloud.Group, error) {
 	var group cloud.Group
 	err := c.call(ctx, "increase", true, func() (err error) {
 		group, err = c.change(id, func(s *state, now time.Time) (*state, error) {
-			if delta < 1 {
-				return nil, fmt.Errorf("delta %d must be at least 1: %w", delta, cloud.ErrInvalid)
+			delta := more(describe(id, s.Groups[id], now))
+			switch {
+			case delta < 0:
+				return nil, fmt.Errorf("%d more instances must not be negative: %w", delta, cloud.ErrInvalid)
+			case delta == 0:
+				return s, nil
 			}
 			if size := target(s.Groups[id]); delta > groupMax-size {
 				return nil, fmt.Errorf("an increase by %d from %d exceeds the maximum of %d: %w", delta, size, groupMax, cloud.ErrLimit)

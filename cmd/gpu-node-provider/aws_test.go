@@ -93,13 +93,14 @@ func TestErrorsOfUsersOnAWS(t *testing.T) {
 	template, err := client.NodeGroupTemplateNodeInfo(t.Context(), &proto.NodeGroupTemplateNodeInfoRequest{Id: "good"})
 	require.NoError(t, err)
 	require.NotEmpty(t, template.GetNodeBytes())
+	// When the provider starts, Cluster Autoscaler has no open request for the instance that
+	// boots, so that instance is one of the two.
 	_, err = client.NodeGroupIncreaseSize(t.Context(), &proto.NodeGroupIncreaseSizeRequest{Id: "good", Delta: 2})
 	require.NoError(t, err)
-	// Cluster Autoscaler may have forgotten the instance that boots when the provider
-	// starts, so that instance absorbs the first request.
+	require.Equal(t, 2, stub.Group("good").Desired)
 	_, err = client.NodeGroupIncreaseSize(t.Context(), &proto.NodeGroupIncreaseSizeRequest{Id: "good", Delta: 2})
 	require.NoError(t, err)
-	require.Equal(t, 3, stub.Group("good").Desired)
+	require.Equal(t, 4, stub.Group("good").Desired)
 
 	stub.CreateGroup(awstest.Group{Name: "missing", Max: 5})
 	eventually(t, "a group that is made later is served", func() bool {

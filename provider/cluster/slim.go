@@ -48,7 +48,8 @@ const (
 func slimNode(node *corev1.Node) *corev1.Node {
 	slimmed := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, DeletionTimestamp: node.DeletionTimestamp,
+			Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion,
+			CreationTimestamp: node.CreationTimestamp, DeletionTimestamp: node.DeletionTimestamp,
 			Labels: within(node.Labels, ours), Annotations: within(node.Annotations, ours, theirs),
 		},
 		Spec: corev1.NodeSpec{ProviderID: node.Spec.ProviderID, Unschedulable: node.Spec.Unschedulable},

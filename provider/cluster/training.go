@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,15 @@ func (v *View) NodeNamed(name string) (*corev1.Node, bool) {
 	}
 	node, ok := obj.(*corev1.Node)
 	return node, ok
+}
+
+// ToBeDeleted is the key of the taint that Cluster Autoscaler puts on a Node before it
+// drains and deletes it (cluster-autoscaler/utils/taints/taints.go).
+const ToBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// Drained reports whether Cluster Autoscaler is deleting a Node.
+func Drained(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == ToBeDeleted })
 }
 
 // PodsOn are the Pods that are bound to a Node, as far as is known in memory, or

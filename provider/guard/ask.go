@@ -13,10 +13,8 @@ import (
 
 	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/provider/checkpoint"
+	"gpu-node-provider/provider/cluster"
 )
-
-// toBeDeleted is Cluster Autoscaler's taint on a node that it drains.
-const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // ask asks the trainers of a node for a checkpoint when there is a reason. It says
 // whether all who had to be asked were.
@@ -76,7 +74,7 @@ func (g *Guard) urgent(s subject) string {
 	}
 	for _, taint := range s.node.Spec.Taints {
 		switch {
-		case taint.Key == toBeDeleted:
+		case taint.Key == cluster.ToBeDeleted:
 			return "Cluster Autoscaler is draining its node"
 		case slices.Contains(g.Policy().AskOnTaints, taint.Key):
 			return "its node has the taint " + taint.Key

@@ -18,6 +18,7 @@ import (
 
 	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/provider/checkpoint"
+	"gpu-node-provider/provider/cluster"
 )
 
 // EvictionPath is where the API server sends evictions.
@@ -194,7 +195,7 @@ func releasedOf(recorded []checkpoint.Pod, there []*corev1.Pod) []checkpoint.Pod
 // leaving says whether somebody wants the node to be empty.
 func leaving(node *corev1.Node) bool {
 	for _, taint := range node.Spec.Taints {
-		if taint.Key == toBeDeleted {
+		if taint.Key == cluster.ToBeDeleted {
 			return true
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-node-provider/provider/cluster"
 )
 
 // TestCK20EvictionThatCannotBeJudgedIsDenied: what the webhook fails to read, or does not
@@ -56,7 +58,7 @@ func TestCK20ToBeDeletedMeansLeaving(t *testing.T) {
 	w.pass(time.Second)
 	require.True(t, w.evict("a").Allowed, "one pod alone may move, on a node that stays")
 	node := w.node()
-	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: toBeDeleted, Effect: corev1.TaintEffectNoSchedule})
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: cluster.ToBeDeleted, Effect: corev1.TaintEffectNoSchedule})
 	_, err := w.client.CoreV1().Nodes().Update(w.Context(), node, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	w.seen(func() bool { known, ok := w.view.NodeNamed("t4-a"); return ok && len(known.Spec.Taints) > 0 })

@@ -67,7 +67,7 @@ var mutants = map[string]mutant{
 		guard + "/webhook.go", `return "", fmt.Errorf("node %s is not in the cache yet", pod.Spec.NodeName)`, `return fmt.Sprint(), nil`, "CK20Eviction", guard,
 	},
 	"a node to be deleted is not taken for one that leaves": {
-		guard + "/webhook.go", "if taint.Key == toBeDeleted {\n\t\t\treturn true", "if taint.Key == toBeDeleted {\n\t\t\treturn false", "CK20ToBeDeleted", guard,
+		guard + "/webhook.go", "if taint.Key == cluster.ToBeDeleted {\n\t\t\treturn true", "if taint.Key == cluster.ToBeDeleted {\n\t\t\treturn false", "CK20ToBeDeleted", guard,
 	},
 }
 

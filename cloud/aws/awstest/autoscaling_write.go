@@ -11,14 +11,15 @@ func (s *Stub) writeLocked(r request) (*group, *Error) {
 	if e != nil {
 		return nil, e
 	}
-	return g, g.free()
+	return g, s.freeLocked(g)
 }
 
-func (g *group) free() *Error {
+func (s *Stub) freeLocked(g *group) *Error {
 	if g.busy {
 		return badParam("ScalingActivityInProgress", busyMessage)
 	}
 	g.remember()
+	g.written = s.timeLocked()
 	return nil
 }
 
@@ -75,7 +76,7 @@ func (s *Stub) terminateLocked(r request, w *xmlWriter) *Error {
 	if many && r.str("AutoScalingGroupName") != g.Name {
 		return invalid("Instance %s is not part of Auto Scaling group %s", ids[0], r.str("AutoScalingGroupName"))
 	}
-	if e := g.free(); e != nil {
+	if e := s.freeLocked(g); e != nil {
 		return e
 	}
 	if r.flag("ShouldDecrementDesiredCapacity") {

@@ -62,7 +62,8 @@ func HangBefore() Fault { return Fault{hang: true} }
 // HangAfter lets the call take effect and never answers.
 func HangAfter() Fault { return Fault{hang: true, effect: true} }
 
-// Stale answers reads from the state before the last write. Only a Stub can.
+// Stale answers reads from the state before the last write, for a minute after it. Only a
+// Stub can.
 func Stale() Fault { return Fault{stale: true, effect: true} }
 
 // Do runs the function before the call takes effect, to have the world change

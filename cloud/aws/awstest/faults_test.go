@@ -139,6 +139,9 @@ func TestStaleAnswers(t *testing.T) {
 	assert.Equal(t, 3, stub.Group("gpu").Desired)
 	desired, _ = client.group(t)
 	assert.EqualValues(t, 1, desired)
+	stub.Advance(time.Minute)
+	desired, _ = client.group(t)
+	assert.EqualValues(t, 3, desired, "no answer is that old")
 }
 
 func TestAProxyBeforeMoto(t *testing.T) {

@@ -159,7 +159,8 @@ type group struct {
 	busy      bool // every write meets a scaling activity in progress
 	lastCause string
 
-	before *group // as it was ahead of the last write, for stale answers
+	before  *group    // as it was ahead of the last write, for stale answers
+	written time.Time // when that was
 }
 
 func (g *group) suspended(process string) bool { return slices.Contains(g.Suspended, process) }

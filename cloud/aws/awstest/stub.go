@@ -155,6 +155,10 @@ func (s *Stub) apply(req request, stale bool) answer {
 	return answer{status: http.StatusOK, contentType: contentXML, body: out.b}
 }
 
+// staleFor is how long after a write a stale answer may still be from before it. AWS's
+// own lag by seconds.
+const staleFor = time.Minute
+
 // turnBackLocked shows every group as it was before its last write, until the
 // returned function is called.
 func (s *Stub) turnBackLocked() func() {
@@ -162,7 +166,7 @@ func (s *Stub) turnBackLocked() func() {
 	s.groups = make(map[string]*group, len(groups))
 	s.owner = make(map[string]*group, len(owner))
 	for name, g := range groups {
-		if g.before != nil {
+		if g.before != nil && s.timeLocked().Sub(g.written) < staleFor {
 			g = g.before
 		}
 		s.groups[name] = g
