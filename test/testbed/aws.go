@@ -14,6 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-node-provider/test/controlplane"
 )
 
 // AWS is a stand-in for AWS as the cloud. Its instances become Nodes here, as
@@ -67,12 +69,13 @@ func (b *Bed) kubelets(ctx context.Context) error {
 	}
 }
 
-// registerAll says which instances are in service, and so have a Node.
+// registerAll returns the names of the instances that have a Node. A kubelet runs on while
+// a lifecycle hook holds its instance at the end, and its Node stays Ready.
 func (b *Bed) registerAll(ctx context.Context, groups []types.AutoScalingGroup) map[string]bool {
 	there := map[string]bool{}
 	for _, g := range groups {
 		for _, i := range g.Instances {
-			if i.LifecycleState != types.LifecycleStateInService {
+			if i.LifecycleState != types.LifecycleStateInService && i.LifecycleState != types.LifecycleStateTerminatingWait {
 				continue
 			}
 			there[*i.InstanceId] = true
@@ -84,8 +87,16 @@ func (b *Bed) registerAll(ctx context.Context, groups []types.AutoScalingGroup) 
 	return there
 }
 
-// register creates an instance's Node, or renews its Lease.
+// register creates an instance's Node, or renews its Lease. Where kwok runs the Pods of a
+// Node, the Lease is kwok's.
 func (b *Bed) register(ctx context.Context, group, zone, instance string) error {
+	if _, kwok := b.AWS.Labels[group][controlplane.ManagedByKwok]; kwok {
+		err := b.createNode(ctx, group, zone, instance)
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	}
 	leases := b.Cluster.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	now := metav1.NewMicroTime(time.Now())
 	lease, err := leases.Get(ctx, instance, metav1.GetOptions{})
@@ -97,6 +108,17 @@ func (b *Bed) register(ctx context.Context, group, zone, instance string) error 
 	case !apierrors.IsNotFound(err):
 		return err
 	}
+	if err := b.createNode(ctx, group, zone, instance); err != nil {
+		return err
+	}
+	_, err = leases.Create(ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: instance, Namespace: corev1.NamespaceNodeLease},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &instance, LeaseDurationSeconds: new(int32(40)), RenewTime: &now},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+func (b *Bed) createNode(ctx context.Context, group, zone, instance string) error {
 	resources := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("15Gi"), corev1.ResourcePods: resource.MustParse("29"),
 		"nvidia.com/gpu": resource.MustParse("1"),
@@ -119,12 +141,6 @@ func (b *Bed) register(ctx context.Context, group, zone, instance string) error 
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastTransitionTime: metav1.Now()}},
 		},
 	}
-	if _, err := b.Cluster.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	_, err = leases.Create(ctx, &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: instance, Namespace: corev1.NamespaceNodeLease},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &instance, LeaseDurationSeconds: new(int32(40)), RenewTime: &now},
-	}, metav1.CreateOptions{})
+	_, err := b.Cluster.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 	return err
 }
