@@ -70,6 +70,7 @@ var parts = []part{
 	{"guard", idleGuard},
 	{"memory", memory},
 	{"aws", awsRefresh},
+	{"writes", writes},
 }
 
 func partNames() (names []string) {
