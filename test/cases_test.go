@@ -31,6 +31,7 @@ var ids = []struct {
 }{
 	{casesPage, regexp.MustCompile(`\b[A-L]-\d\d\b`), regexp.MustCompile(`[A-L]\d\d`), func(m string) string { return m[:1] + "-" + m[len(m)-2:] }},
 	{casesPage, regexp.MustCompile(`\bS\d{1,2}\b`), regexp.MustCompile(`S\d{1,2}`), func(m string) string { return m }},
+	{casesPage, regexp.MustCompile(`\bCP\d\d\b`), regexp.MustCompile(`CP\d\d`), func(m string) string { return m }},
 	{rulesPage, regexp.MustCompile(`\b[Rr]ules? \d+\b`), regexp.MustCompile(`Rule\d\d`), func(m string) string { return strings.TrimLeft(m, "Rrules 0") }},
 }
 
@@ -38,10 +39,10 @@ var (
 	goTest = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 	pyTest = regexp.MustCompile(`(?m)^ +def (test_\w+)\(`)
 	// idsOfTest are at the beginning of its name, and so are those of a case's function.
-	idsOfTest = regexp.MustCompile(`\b(?:Test|case)((?:Rule\d\d|[A-L]\d\d|S\d{1,2})+)(?:\D|$)`)
+	idsOfTest = regexp.MustCompile(`\b(?:Test|case)((?:Rule\d\d|[A-L]\d\d|S\d{1,2}|CP\d\d)+)(?:\D|$)`)
 	// elsewhere is a section of a document, or an id of a kind that no page here explains.
 	elsewhere = regexp.MustCompile(`§|\b[A-Z]{2}\d\d\b`)
-	row       = regexp.MustCompile(`(?m)^\| ([A-L]-\d\d|S\d{1,2}|\d{1,2}) \|(.*)$`)
+	row       = regexp.MustCompile(`(?m)^\| ([A-L]-\d\d|S\d{1,2}|CP\d\d|\d{1,2}) \|(.*)$`)
 	testName  = regexp.MustCompile(`\b(?:Test[A-Z]\w+|test_\w+)`)
 )
 
@@ -118,6 +119,9 @@ func TestEveryCitedIdHasARow(t *testing.T) {
 
 func TestNoUnknownKindOfIdIsCited(t *testing.T) {
 	for path, text := range texts(t) {
+		for _, kind := range ids {
+			text = kind.cited.ReplaceAllString(text, "")
+		}
 		assert.Empty(t, elsewhere.FindAllString(text, -1), path)
 	}
 }
