@@ -123,6 +123,8 @@ type Spec struct {
 	AutoScalingGroup string
 	// InstanceType is the machine's type; it may be empty.
 	InstanceType string
+	// Discovered is true for a group that was found by its tags, and is in no file.
+	Discovered bool
 }
 
 // Existence is a Backend's answer to whether an id is, or was, one of its own.

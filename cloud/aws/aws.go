@@ -54,6 +54,9 @@ type Options struct {
 	Region string
 	// Endpoint replaces the address of all three services, for a stand-in.
 	Endpoint string
+	// Cluster is the name of the cluster in the tags of ASGs; empty takes it from those
+	// that Discover finds, and checks nothing until then.
+	Cluster string
 	// ScaleInProtection is Manage when empty.
 	ScaleInProtection ScaleInProtection
 	// Registerer takes the metrics; it may be nil.
@@ -84,6 +87,10 @@ type Cloud struct {
 	order  []string
 	named  map[string]*group
 	before map[string]*group // every group ever configured, for when it comes back
+	// cluster is the name that ASGs must have in their tags; empty while it is not known.
+	cluster string
+	// found holds the ASGs of configured groups that were discovered.
+	found map[string]bool
 }
 
 var _ cloud.Backend = (*Cloud)(nil)
@@ -152,6 +159,7 @@ func open(sdk awssdk.Config, o Options) (*Cloud, error) {
 		metrics:    newMetrics(o.Registerer),
 		named:      map[string]*group{},
 		before:     map[string]*group{},
+		cluster:    o.Cluster,
 	}
 	c.connect(sdk)
 	c.number.Store(firstNumber(o.Now()))

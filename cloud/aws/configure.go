@@ -15,6 +15,7 @@ func (c *Cloud) Configure(ctx context.Context, specs []cloud.Spec) error {
 		return fmt.Errorf("aws: configure was not started: %w", err)
 	}
 	users := map[string]string{} // of an ASG
+	found := map[string]bool{}
 	order := make([]string, 0, len(specs))
 	named := make(map[string]*group, len(specs))
 	c.mu.Lock()
@@ -31,11 +32,11 @@ func (c *Cloud) Configure(ctx context.Context, specs []cloud.Spec) error {
 			return fmt.Errorf("aws: groups %q and %q have the same autoScalingGroup %s, each needs its own: %w",
 				other, spec.ID, spec.AutoScalingGroup, cloud.ErrInvalid)
 		}
-		users[spec.AutoScalingGroup] = spec.ID
+		users[spec.AutoScalingGroup], found[spec.AutoScalingGroup] = spec.ID, spec.Discovered
 		order = append(order, spec.ID)
 		named[spec.ID] = c.rememberedLocked(spec)
 	}
-	c.order, c.named = order, named
+	c.order, c.named, c.found = order, named, found
 	return nil
 }
 

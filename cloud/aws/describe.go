@@ -1,6 +1,7 @@
 package aws
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,7 +124,7 @@ func (c *Cloud) list(ctx context.Context, names []string) (map[string]*sighting,
 	}
 	for _, name := range names {
 		if s := seen[name]; s != nil {
-			s.problem = unserved(s.asg)
+			s.problem = cmp.Or(c.refused(s.asg), unserved(s.asg))
 		} else {
 			seen[name] = &sighting{problem: c.missing(name)}
 		}

@@ -8,13 +8,37 @@ import (
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+
+	"gpu-node-provider/cloud"
 )
 
 // Discover finds the ASGs that carry all of the tags, by name and sorted. An
 // empty value stands for any, as in --node-group-auto-discovery=asg:tag=KEY of
 // Cluster Autoscaler. Without tags it finds nothing, rather than every ASG of the
 // account.
-func (c *Cloud) Discover(ctx context.Context, tags map[string]string) ([]string, error) {
+//
+// While the name of the cluster is not known, it is taken from the tags of what is
+// found; listed are the ASGs that the node group file names, whose tags must not
+// contradict. Without one name nothing is discovered, and Problem says why.
+func (c *Cloud) Discover(ctx context.Context, tags map[string]string, listed []string) (cloud.Discovery, error) {
+	found, err := c.tagged(ctx, tags)
+	if err != nil {
+		return cloud.Discovery{}, err
+	}
+	cluster, off, err := c.settleCluster(ctx, found, listed)
+	if err != nil || off != "" {
+		return cloud.Discovery{Problem: off}, err
+	}
+	var names []string
+	for n := range found {
+		names = append(names, awssdk.ToString(found[n].AutoScalingGroupName))
+	}
+	slices.Sort(names)
+	return cloud.Discovery{Groups: names, Cluster: cluster}, nil
+}
+
+// tagged lists the ASGs that carry all of the tags.
+func (c *Cloud) tagged(ctx context.Context, tags map[string]string) (found []types.AutoScalingGroup, err error) {
 	if len(tags) == 0 {
 		return nil, nil
 	}
@@ -26,7 +50,6 @@ func (c *Cloud) Discover(ctx context.Context, tags map[string]string) ([]string,
 			filters = append(filters, types.Filter{Name: awssdk.String("tag:" + key), Values: []string{tags[key]}})
 		}
 	}
-	var names []string
 	pages := autoscaling.NewDescribeAutoScalingGroupsPaginator(c.asg, &autoscaling.DescribeAutoScalingGroupsInput{
 		Filters: filters, MaxRecords: awssdk.Int32(pageSize), IncludeInstances: awssdk.Bool(false),
 	})
@@ -35,10 +58,7 @@ func (c *Cloud) Discover(ctx context.Context, tags map[string]string) ([]string,
 		if err != nil {
 			return nil, fault(ctx, "finding Auto Scaling groups by tags in "+c.region, err)
 		}
-		for _, g := range page.AutoScalingGroups {
-			names = append(names, awssdk.ToString(g.AutoScalingGroupName))
-		}
+		found = append(found, page.AutoScalingGroups...)
 	}
-	slices.Sort(names)
-	return names, nil
+	return found, nil
 }

@@ -165,7 +165,7 @@ func TestDiscover(t *testing.T) {
 	stub.CreateGroup(awstest.Group{Name: "a", Max: 1, Tags: map[string]string{enabled: "", owned: "owned"}})
 	stub.CreateGroup(awstest.Group{Name: "half", Max: 1, Tags: map[string]string{enabled: "true"}})
 	stub.CreateGroup(awstest.Group{Name: "shared", Max: 1, Tags: map[string]string{enabled: "true", owned: "shared"}})
-	c := opened(t, stub, Options{})
+	c := opened(t, stub, Options{Cluster: "mine"})
 	for _, row := range []struct {
 		tags map[string]string
 		want []string
@@ -176,11 +176,11 @@ func TestDiscover(t *testing.T) {
 		{map[string]string{"nobody": ""}, nil},
 		{nil, nil},
 	} {
-		names, err := c.Discover(t.Context(), row.tags)
+		found, err := c.Discover(t.Context(), row.tags, nil)
 		require.NoError(t, err)
-		require.Equal(t, row.want, names, row.tags)
+		require.Equal(t, cloud.Discovery{Groups: row.want, Cluster: "mine"}, found, row.tags)
 	}
 	stub.Faults(awstest.Rule{Fault: awstest.Deny()})
-	_, err := c.Discover(t.Context(), map[string]string{enabled: ""})
+	_, err := c.Discover(t.Context(), map[string]string{enabled: ""}, nil)
 	require.ErrorIs(t, err, cloud.ErrDenied)
 }

@@ -16,18 +16,18 @@ func TestMoto(t *testing.T) {
 	moto := awstest.StartMoto(t)
 	moto.CreateGroup(t, awstest.Group{
 		Name: "train-t4", Min: 1, Max: 4, Desired: 2, InstanceType: "g4dn.xlarge", Zones: []string{"us-east-1a", "us-east-1b"},
-		Tags: map[string]string{tagPrefix + "label/accelerator": "nvidia-tesla-t4", "team": "ml"},
+		Tags: map[string]string{tagPrefix + "label/accelerator": "nvidia-tesla-t4", "team": "ml", autoscalerTag + "train": "owned"},
 	})
 	proxy := awstest.NewProxy(t, moto.URL())
-	c, err := open(awstest.Config(t, proxy.URL()), Options{})
+	c, err := open(awstest.Config(t, proxy.URL()), Options{Cluster: "train"})
 	require.NoError(t, err)
 	specs := []cloud.Spec{{ID: "t4", AutoScalingGroup: "train-t4"}, {ID: "absent", AutoScalingGroup: "absent"}}
 	require.NoError(t, c.Configure(t.Context(), specs))
 
-	names, err := c.Discover(t.Context(), map[string]string{"team": "ml", tagPrefix + "label/accelerator": ""})
+	found, err := c.Discover(t.Context(), map[string]string{"team": "ml", tagPrefix + "label/accelerator": ""}, nil)
 	require.NoError(t, err)
-	require.Equal(t, []string{"train-t4"}, names)
-	machines, err := c.Machines(t.Context(), names)
+	require.Equal(t, []string{"train-t4"}, found.Groups)
+	machines, err := c.Machines(t.Context(), found.Groups)
 	require.NoError(t, err)
 	require.NoError(t, machines["train-t4"].Problem)
 	require.Equal(t, t4x1, machines["train-t4"].Least)
@@ -56,9 +56,9 @@ func TestMoto(t *testing.T) {
 	require.Equal(t, 2, get(t, c).Target)
 	require.Equal(t, 2, proxy.Count(terminate))
 
-	found, err := c.Lookup(t.Context(), "t4", []string{doomed[0], ids(get(t, c))[0], "aws:///us-east-1a/i-0123456789abcdef0"})
+	existence, err := c.Lookup(t.Context(), "t4", []string{doomed[0], ids(get(t, c))[0], "aws:///us-east-1a/i-0123456789abcdef0"})
 	require.NoError(t, err)
-	require.Equal(t, []cloud.Existence{cloud.Gone, cloud.Present, cloud.Foreign}, found)
+	require.Equal(t, []cloud.Existence{cloud.Gone, cloud.Present, cloud.Foreign}, existence)
 
 	allowed := map[string]bool{}
 	for _, p := range Permissions {

@@ -23,7 +23,7 @@ func TestSDKLogsToZap(t *testing.T) {
 	core, logs := observer.New(zap.DebugLevel)
 	cloud, err := New(t.Context(), Options{Region: "us-east-1", Endpoint: server.URL, Log: zap.New(core)})
 	require.NoError(t, err)
-	_, err = cloud.Discover(t.Context(), map[string]string{"gpu": "yes"})
+	_, err = cloud.Discover(t.Context(), map[string]string{"gpu": "yes"}, nil)
 	require.Error(t, err)
 	warnings := logs.FilterMessageSnippet("failed to parse response Date header").All()
 	require.NotEmpty(t, warnings)

@@ -14,6 +14,7 @@ const (
 	Pod              = "pod"                // string: namespace/name of a Kubernetes Pod
 	Replica          = "replica"            // string: Pod name or identity of a replica of this provider
 	Quota            = "quota"              // string: quotas[].name of the node group file
+	Cluster          = "cluster"            // string: name of the Kubernetes cluster in the tags of cloud groups
 	ServiceQuota     = "service_quota"      // string: code of an AWS service quota, such as L-DB2E81BA
 	CheckpointID     = "checkpoint_id"      // string: id of a checkpoint request, as its trainer reads it from Redis
 	Step             = "step"               // string: a change that the simulated cloud makes to a Node

@@ -62,7 +62,7 @@ func (r *replica) openCloud(ctx context.Context) (running *runningCloud, err err
 // openAWS configures the client without calling AWS.
 func openAWS(ctx context.Context, c *config.AWS, log *zap.Logger, r prometheus.Registerer) (*aws.Cloud, error) {
 	backend, err := aws.New(ctx, aws.Options{
-		Region: c.Region, Endpoint: c.Endpoint, ScaleInProtection: aws.ScaleInProtection(c.ScaleInProtection), Registerer: r, Log: log,
+		Region: c.Region, Endpoint: c.Endpoint, Cluster: c.Cluster, ScaleInProtection: aws.ScaleInProtection(c.ScaleInProtection), Registerer: r, Log: log,
 	})
 	if err != nil {
 		return nil, usageError{fmt.Errorf("cloud.aws: %w", err)}

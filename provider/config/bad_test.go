@@ -19,6 +19,8 @@ const (
 // TestProblemsAllAtOnce covers the file with several problems.
 var badFiles = []struct{ name, want string }{
 	{"api-version", `:1: apiVersion: "gpu-node-provider.io/v2" is not a supported version; write gpu-node-provider.io/v1`},
+	{"aws-cluster-enabled", `:4: cloud.aws.cluster: "enabled" is not the name of a cluster in tags; write NAME of the tag k8s.io/cluster-autoscaler/NAME or kubernetes.io/cluster/NAME`},
+	{"aws-cluster-key", `:4: cloud.aws.cluster: "kubernetes.io/cluster/train" is not the name of a cluster in tags; write NAME of the tag k8s.io/cluster-autoscaler/NAME or kubernetes.io/cluster/NAME`},
 	{"aws-discovery-no-tags", `:4: cloud.aws.discovery.tags: is empty, which would discover every Auto Scaling Group of the account; write the tags that yours carry`},
 	{"aws-discovery-tag", `:4: cloud.aws.discovery.tags[""]: is not a tag; use up to 128 letters for the key and 256 for the value`},
 	{"aws-endpoint", `:4: cloud.aws.endpoint: "localhost:5000" is not a URL; write one such as http://127.0.0.1:5000, or remove it to use AWS itself`},

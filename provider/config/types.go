@@ -70,6 +70,7 @@ type AWS struct {
 	Region            string            `json:"region"`
 	Endpoint          string            `json:"endpoint,omitempty"` // URL that replaces the endpoints of AWS; for tests
 	RefreshInterval   Duration          `json:"refreshInterval"`
+	Cluster           string            `json:"cluster,omitempty"` // name of the cluster in the tags of its Auto Scaling Groups
 	ScaleInProtection ScaleInProtection `json:"scaleInProtection"`
 	Discovery         *Discovery        `json:"discovery,omitempty"`
 }
@@ -192,6 +193,7 @@ type NodeGroup struct {
 	MaxSize          int                 `json:"maxSize"`           // required unless Retired
 	Retired          bool                `json:"retired,omitempty"` // the group shrinks to 0, does not grow, and stays listed until it is empty
 	AutoScalingGroup string              `json:"autoScalingGroup,omitempty"`
+	Discovered       bool                `json:"-"` // found by its tags, and not in the file
 	InstanceType     string              `json:"instanceType,omitempty"`
 	Zones            []string            `json:"zones,omitempty"`
 	Region           string              `json:"region,omitempty"` // defaults to cloud.aws.region

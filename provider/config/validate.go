@@ -188,11 +188,17 @@ func (v validator) cloud() {
 // awsRegion does not match zones such as eu-west-1a, a common mistake.
 var awsRegion = regexp.MustCompile(`^[a-z]{2,}(-[a-z]+)+-[0-9]+$`)
 
+// clusterName matches the rest of a tag's key of at most 128 characters. The names of EKS have
+// no dots, those of other tools may.
+var clusterName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
+
 func (v validator) aws(a *AWS) {
 	v.expect("cloud.aws.region", a.Region, awsRegion.MatchString(a.Region), "a region", "write one such as eu-west-1")
 	if a.Endpoint != "" && !isHTTP(a.Endpoint) {
 		v.add("cloud.aws.endpoint", "%s is not a URL; write one such as http://127.0.0.1:5000, or remove it to use AWS itself", show(a.Endpoint))
 	}
+	v.expect("cloud.aws.cluster", a.Cluster, a.Cluster == "" || clusterName.MatchString(a.Cluster) && a.Cluster != "enabled",
+		"the name of a cluster in tags", "write NAME of the tag k8s.io/cluster-autoscaler/NAME or kubernetes.io/cluster/NAME")
 	v.positive("cloud.aws.refreshInterval", a.RefreshInterval)
 	p := a.ScaleInProtection
 	v.expect("cloud.aws.scaleInProtection", string(p), p == ScaleInManage || p == ScaleInRequire || p == ScaleInIgnore,

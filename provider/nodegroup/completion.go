@@ -24,12 +24,13 @@ type Completion struct {
 	// Machines describes the machines of Auto Scaling groups, by the group's name.
 	Machines func(ctx context.Context, groups []string) (map[string]cloud.Machine, error)
 	// Discover lists the Auto Scaling groups that carry all the tags; an empty value
-	// stands for any.
-	Discover func(ctx context.Context, tags map[string]string) ([]string, error)
+	// stands for any. listed are the groups that the file names.
+	Discover func(ctx context.Context, tags map[string]string, listed []string) (cloud.Discovery, error)
 	Log      *zap.Logger
 
 	known  map[string]cloud.Machine // the last good description, by Auto Scaling group
 	logged map[string]string        // the problem logged last, by Auto Scaling group
+	off    string                   // why discovery was off the last time
 }
 
 // Complete returns a copy of the configuration in which the cloud's description
@@ -41,20 +42,19 @@ func (c *Completion) Complete(ctx context.Context, file *config.Config) (*config
 	next.NodeGroups = slices.Clone(file.NodeGroups)
 	inFile := len(next.NodeGroups)
 	if file.Cloud.AWS.Discovery != nil {
-		found, err := c.Discover(ctx, file.Cloud.AWS.Discovery.Tags)
+		found, err := c.Discover(ctx, file.Cloud.AWS.Discovery.Tags, scalingGroups(next.NodeGroups))
 		if err != nil {
 			return nil, fmt.Errorf("cloud.aws.discovery: %w", err)
 		}
-		next.NodeGroups = append(next.NodeGroups, discovered(found, file)...)
+		if c.logOff(found.Problem); found.Problem != "" && inFile == 0 {
+			return nil, fmt.Errorf("cloud.aws.discovery: %s: %w", found.Problem, cloud.ErrPrecondition)
+		}
+		next.NodeGroups = append(next.NodeGroups, discovered(found.Groups, file)...)
 	}
 	if len(next.NodeGroups) == 0 {
 		return nil, fmt.Errorf("cloud.aws.discovery: no Auto Scaling group in %s carries the tags, and nodeGroups is empty: %w", file.Cloud.AWS.Region, cloud.ErrUnavailable)
 	}
-	names := make([]string, 0, len(next.NodeGroups))
-	for _, g := range next.NodeGroups {
-		names = append(names, g.AutoScalingGroup)
-	}
-	machines, err := c.Machines(ctx, names)
+	machines, err := c.Machines(ctx, scalingGroups(next.NodeGroups))
 	if err != nil {
 		return nil, fmt.Errorf("reading the instance types of node groups: %w", err)
 	}
@@ -93,6 +93,22 @@ func (c *Completion) group(file *config.Config, g config.NodeGroup, m cloud.Mach
 	}
 	c.log(g.AutoScalingGroup, problem)
 	return whole, nil
+}
+
+func scalingGroups(groups []config.NodeGroup) []string {
+	names := make([]string, 0, len(groups))
+	for _, g := range groups {
+		names = append(names, g.AutoScalingGroup)
+	}
+	return names
+}
+
+// logOff logs why discovery is off when that changes.
+func (c *Completion) logOff(problem string) {
+	if problem != "" && problem != c.off {
+		c.Log.Error("discovery is off, only the groups of the node group file are served", zap.String(logkey.Reason, problem))
+	}
+	c.off = problem
 }
 
 // log logs a problem of a group when it changes.

@@ -26,7 +26,7 @@ func discovered(asgs []string, c *config.Config) []config.NodeGroup {
 			id = withHash(id, asg)
 		}
 		ids[id] = true
-		groups = append(groups, config.NodeGroup{ID: id, AutoScalingGroup: asg, OS: "linux", Arch: "amd64", Region: c.Cloud.AWS.Region})
+		groups = append(groups, config.NodeGroup{ID: id, AutoScalingGroup: asg, Discovered: true, OS: "linux", Arch: "amd64", Region: c.Cloud.AWS.Region})
 	}
 	return groups
 }

@@ -5,7 +5,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
+	"go.uber.org/zap/zaptest/observer"
 	corev1 "k8s.io/api/core/v1"
 
 	"gpu-node-provider/cloud"
@@ -15,7 +17,10 @@ import (
 	"gpu-node-provider/provider/nodegroup"
 )
 
-const template = "k8s.io/cluster-autoscaler/node-template/"
+const (
+	template = "k8s.io/cluster-autoscaler/node-template/"
+	ofTrain  = "k8s.io/cluster-autoscaler/train"
+)
 
 // newCompletion completes, from a stand-in for AWS, a file with the given groups and
 // discovery by the tag gpu.
@@ -26,11 +31,11 @@ func newCompletion(t *testing.T, groups string) (*nodegroup.Completion, *awstest
 	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
 	t.Setenv("AWS_MAX_ATTEMPTS", "1")
 	stub := awstest.NewStub(t)
-	backend, err := aws.New(t.Context(), aws.Options{Region: "us-east-1", Endpoint: stub.URL()})
+	backend, err := aws.New(t.Context(), aws.Options{Region: "us-east-1", Endpoint: stub.URL(), Cluster: "train"})
 	require.NoError(t, err)
 	c, err := config.Parse([]byte(`apiVersion: gpu-node-provider.io/v1
 kind: ProviderConfig
-cloud: {aws: {region: us-east-1, endpoint: "` + stub.URL() + `", discovery: {tags: {gpu: ""}}}}
+cloud: {aws: {region: us-east-1, endpoint: "` + stub.URL() + `", cluster: train, discovery: {tags: {gpu: ""}}}}
 redis: {addresses: ["127.0.0.1:1"]}
 nodeGroups: [` + groups + `]
 `))
@@ -76,11 +81,11 @@ func TestFileWinsOverTagsOverType(t *testing.T) {
 
 func TestDiscovery(t *testing.T) {
 	s, stub, c := newCompletion(t, t4InFile)
-	tags := map[string]string{"gpu": "yes", template + "label/accelerator": "nvidia-tesla-t4"}
+	tags := map[string]string{"gpu": "yes", ofTrain: "owned", template + "label/accelerator": "nvidia-tesla-t4"}
 	stub.CreateGroup(awstest.Group{Name: "T4", Max: 9, Tags: tags})
 	stub.CreateGroup(awstest.Group{Name: "train", Min: 1, Max: 7, Desired: 1, Tags: tags})
 	stub.CreateGroup(awstest.Group{Name: "Train", Max: 7, Tags: tags})
-	stub.CreateGroup(awstest.Group{Name: "unlabelled", Max: 7, Tags: map[string]string{"gpu": ""}})
+	stub.CreateGroup(awstest.Group{Name: "unlabelled", Max: 7, Tags: map[string]string{"gpu": "", ofTrain: "owned"}})
 	stub.CreateGroup(awstest.Group{Name: "other", Max: 7})
 	whole, err := s.Complete(t.Context(), c)
 	require.NoError(t, err)
@@ -128,7 +133,7 @@ func TestNothingDiscovered(t *testing.T) {
 // is waited for.
 func TestThrottledLaunchTemplate(t *testing.T) {
 	s, stub, c := newCompletion(t, t4InFile)
-	tags := map[string]string{"gpu": "yes", template + "label/accelerator": "nvidia-tesla-t4"}
+	tags := map[string]string{"gpu": "yes", ofTrain: "owned", template + "label/accelerator": "nvidia-tesla-t4"}
 	stub.CreateGroup(awstest.Group{Name: "T4", Max: 9, LaunchTemplate: latest(stub, "a")})
 	stub.CreateGroup(awstest.Group{Name: "found", Max: 9, LaunchTemplate: latest(stub, "b"), Tags: tags})
 	throttled := awstest.Rule{Action: "DescribeLaunchTemplateVersions", Fault: awstest.Throttle()}
@@ -158,4 +163,52 @@ func TestThrottledLaunchTemplate(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, again.NodeGroups[0].Unknown, "accelerator", "it has a GPU and no label for it, and status says so")
 	require.False(t, again.NodeGroups[0].Capacity.Cpu().IsZero(), "its machines count in quotas all the same")
+}
+
+// TestCP02DiscoveryWithoutACluster: several clusters in an account and no cloud.aws.cluster
+// turn discovery off. The groups of the file are served, and the log names the line to add.
+func TestCP02DiscoveryWithoutACluster(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", "testing")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "testing")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	stub := awstest.NewStub(t)
+	for name, cluster := range map[string]string{"T4": "a", "of-a": "a", "of-b": "b"} {
+		stub.CreateGroup(awstest.Group{Name: name, Max: 5, Tags: map[string]string{"gpu": "yes", "kubernetes.io/cluster/" + cluster: "owned", template + "label/accelerator": "t4"}})
+	}
+	file := func(groups, cluster string) *config.Config {
+		c, err := config.Parse([]byte(`apiVersion: gpu-node-provider.io/v1
+kind: ProviderConfig
+cloud: {aws: {region: us-east-1, endpoint: "` + stub.URL() + `", ` + cluster + ` discovery: {tags: {gpu: ""}}}}
+redis: {addresses: ["127.0.0.1:1"]}
+nodeGroups: [` + groups + `]
+`))
+		require.NoError(t, err)
+		return c
+	}
+	completion := func(cluster string) (*nodegroup.Completion, *observer.ObservedLogs) {
+		backend, err := aws.New(t.Context(), aws.Options{Region: "us-east-1", Endpoint: stub.URL(), Cluster: cluster})
+		require.NoError(t, err)
+		core, logs := observer.New(zap.ErrorLevel)
+		return &nodegroup.Completion{Machines: backend.Machines, Discover: backend.Discover, Log: zap.New(core)}, logs
+	}
+	s, logs := completion("")
+	for range 2 {
+		whole, err := s.Complete(t.Context(), file(t4InFile, ""))
+		require.NoError(t, err)
+		require.Equal(t, []string{"t4"}, ids(whole))
+		require.Empty(t, whole.NodeGroups[0].Unknown)
+	}
+	require.Equal(t, 1, logs.Len(), "once")
+	require.Contains(t, logs.All()[0].ContextMap()["reason"], "(a, b): write cluster: NAME below cloud.aws")
+
+	_, err := s.Complete(t.Context(), file("", ""))
+	require.ErrorIs(t, err, cloud.ErrPrecondition)
+	require.ErrorContains(t, err, "write cluster: NAME below cloud.aws")
+
+	s, _ = completion("a")
+	whole, err := s.Complete(t.Context(), file(t4InFile, "cluster: a,"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"t4", "of-a", "of-b"}, ids(whole))
+	require.Empty(t, whole.NodeGroups[1].Unknown)
+	require.Contains(t, whole.NodeGroups[2].Unknown, "is of cluster b by its tags", "it is named, and not served")
 }

@@ -30,10 +30,11 @@ import (
 )
 
 // tagged begins the tags by which an ASG describes its Nodes to Cluster
-// Autoscaler's own AWS provider; discover is the tag by which it is found.
+// Autoscaler's own AWS provider; discover is the tag by which it is found, and ofThis names the cluster.
 const (
 	tagged   = "k8s.io/cluster-autoscaler/node-template/"
 	discover = "k8s.io/cluster-autoscaler/enabled"
+	ofThis   = "k8s.io/cluster-autoscaler/moto"
 )
 
 // machineTypes have the GPUs of case D-02.
@@ -100,7 +101,7 @@ func fiftyGroups(t *testing.T) (*awstest.Moto, *awstest.Proxy) {
 		moto.CreateGroup(t, awstest.Group{
 			Name: motoGroup(n), Max: 4, InstanceType: machineTypes[n%len(machineTypes)].name, Zones: zones,
 			Tags: map[string]string{
-				discover: "true", tagged + "label/accelerator": "nvidia-tesla-t4", tagged + "taint/nvidia.com/gpu": "present:NoSchedule",
+				discover: "true", ofThis: "owned", tagged + "label/accelerator": "nvidia-tesla-t4", tagged + "taint/nvidia.com/gpu": "present:NoSchedule",
 				tagged + "resources/ephemeral-storage": "200Gi", tagged + "label/number": fmt.Sprint(n),
 			},
 		})
@@ -116,6 +117,7 @@ func fiftyGroups(t *testing.T) (*awstest.Moto, *awstest.Proxy) {
 		MinSize: awssdk.Int32(0), MaxSize: awssdk.Int32(2),
 		Tags: []types.Tag{
 			{Key: awssdk.String(discover), Value: awssdk.String("true"), ResourceId: awssdk.String("configured"), ResourceType: awssdk.String("auto-scaling-group"), PropagateAtLaunch: awssdk.Bool(true)},
+			{Key: awssdk.String(ofThis), Value: awssdk.String("owned"), ResourceId: awssdk.String("configured"), ResourceType: awssdk.String("auto-scaling-group"), PropagateAtLaunch: awssdk.Bool(true)},
 			{Key: awssdk.String(tagged + "label/accelerator"), Value: awssdk.String("nvidia-tesla-t4"), ResourceId: awssdk.String("configured"), ResourceType: awssdk.String("auto-scaling-group"), PropagateAtLaunch: awssdk.Bool(true)},
 		},
 	})
