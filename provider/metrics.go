@@ -23,6 +23,7 @@ type metrics struct {
 	refreshErrors                *prometheus.CounterVec
 	reloads                      *prometheus.CounterVec
 	outside                      *prometheus.CounterVec
+	launchFailures               *prometheus.CounterVec
 	reloadFailed                 prometheus.Gauge
 }
 
@@ -31,17 +32,18 @@ func newMetrics() *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
 	}
 	return &metrics{
-		asked:         counter("increase_nodes_asked_total", "Nodes requested by IncreaseSize.", "node_group"),
-		granted:       counter("increase_nodes_granted_total", "Nodes granted of those requested.", "node_group"),
-		refusedNodes:  counter("increase_nodes_refused_total", "Nodes refused of those requested, because of a limit.", "node_group"),
-		cancelled:     counter("placeholders_cancelled_total", "Placeholders cancelled before an instance launched.", "node_group"),
-		terminated:    counter("instances_terminated_total", "Instances whose termination the cloud has confirmed.", "node_group"),
-		refused:       counter("deletions_refused_total", "Instances whose deletion was refused to keep unsaved training.", "node_group"),
-		absorbed:      counter("increases_absorbed_total", "IncreaseSize calls answered with capacity in flight for which Cluster Autoscaler had no open request.", "node_group"),
-		unavoidable:   counter("unavoidable_duplicates_total", "Increases while capacity that Cluster Autoscaler had given up on was in flight in another group.", "reason"),
-		outside:       counter("capacity_changed_outside_total", "Changes of a group's target that this provider did not make.", "node_group"),
-		refreshErrors: counter("refresh_errors_total", "Failed reads of the cloud, by class of the error.", "class"),
-		reloads:       counter("config_reloads_total", "Changes of the node group file, by outcome.", "outcome"),
+		asked:          counter("increase_nodes_asked_total", "Nodes requested by IncreaseSize.", "node_group"),
+		granted:        counter("increase_nodes_granted_total", "Nodes granted of those requested.", "node_group"),
+		refusedNodes:   counter("increase_nodes_refused_total", "Nodes refused of those requested, because of a limit.", "node_group"),
+		cancelled:      counter("placeholders_cancelled_total", "Placeholders cancelled before an instance launched.", "node_group"),
+		terminated:     counter("instances_terminated_total", "Instances whose termination the cloud has confirmed.", "node_group"),
+		refused:        counter("deletions_refused_total", "Instances whose deletion was refused to keep unsaved training.", "node_group"),
+		absorbed:       counter("increases_absorbed_total", "IncreaseSize calls answered with capacity in flight for which Cluster Autoscaler had no open request.", "node_group"),
+		unavoidable:    counter("unavoidable_duplicates_total", "Increases while capacity that Cluster Autoscaler had given up on was in flight in another group.", "reason"),
+		outside:        counter("capacity_changed_outside_total", "Changes of a group's target that this provider did not make.", "node_group"),
+		launchFailures: counter("launch_failures_total", "Launches that failed in the cloud, by its reason.", "node_group", "reason"),
+		refreshErrors:  counter("refresh_errors_total", "Failed reads of the cloud, by class of the error.", "class"),
+		reloads:        counter("config_reloads_total", "Changes of the node group file, by outcome.", "outcome"),
 		reloadFailed: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "config_reload_failed",
 			Help: "1 while the node group file on disk is not in effect.",
@@ -53,7 +55,7 @@ func newMetrics() *metrics {
 func (m *metrics) register(r prometheus.Registerer, s *Server) {
 	if r != nil {
 		r.MustRegister(m.asked, m.granted, m.refusedNodes, m.cancelled, m.terminated, m.refused,
-			m.absorbed, m.unavoidable, m.refreshErrors, m.reloads, m.reloadFailed, m.outside, sizes{s})
+			m.absorbed, m.unavoidable, m.refreshErrors, m.reloads, m.reloadFailed, m.outside, m.launchFailures, sizes{s})
 	}
 }
 

@@ -101,6 +101,7 @@ func (s *Server) read(ctx context.Context) error {
 		return err
 	}
 	s.failure = failure{}
+	defer s.tellFailures() // once the lock is free
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fresh := s.freshLocked(states, marks)

@@ -18,6 +18,9 @@ func (s *Server) Report() report.Provider {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for n, g := range r.NodeGroups {
+		r.NodeGroups[n].LaunchFailures = s.recordLocked(g.ID).reportFailures()
+	}
 	if s.reloadError != nil {
 		r.ReloadError = s.reloadError.Error()
 	}

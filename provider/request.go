@@ -9,6 +9,7 @@ import (
 	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/logkey"
 	"gpu-node-provider/proto"
+	"gpu-node-provider/provider/nodegroup"
 )
 
 // Nothing is bought for what is on its way.
@@ -113,7 +114,7 @@ func (w *write) absorb(now cloud.Group, delta int) int {
 func (w *write) answered() {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
-	w.record.request = scaleUpRequest{expires: w.s.now().Add(w.s.provisionTime(w.view))}
+	w.record.request = scaleUpRequest{expires: w.s.now().Add(w.s.provisionTime(w.view.Group))}
 }
 
 // unread ends the request, because the caller takes the call for failed.
@@ -128,7 +129,7 @@ const defaultProvisionTime = 15 * time.Minute
 
 // provisionTime is how long Cluster Autoscaler waits for a node of the group: the
 // group's own setting, else the default of its last NodeGroupGetOptions.
-func (s *Server) provisionTime(g *groupView) time.Duration {
+func (s *Server) provisionTime(g *nodegroup.Group) time.Duration {
 	if overrides, _ := g.Overrides(); overrides.MaxNodeProvisionTime != nil {
 		return *overrides.MaxNodeProvisionTime
 	}

@@ -83,6 +83,7 @@ type Server struct {
 	// watched is until when the cloud is read more often; see write.lost.
 	watched time.Time
 	toldOf  map[podReason]time.Time // Events on waiting Pods, so as not to repeat them
+	untold  []untold                // see tellFailures
 	// reloadError is why the file on disk is not the one in force.
 	reloadError error
 }
@@ -109,6 +110,10 @@ type groupRecord struct {
 	unclear bool
 	// watched is until when a write whose outcome was not known may still show.
 	watched time.Time
+	// failed are the placeholders whose failure is in failures.
+	failed map[string]bool
+	// failures are the last failed launches, at most maxFailures, the newest last.
+	failures []launchFailure
 }
 
 // New tells the cloud about the node groups and loads the first snapshot. It has no

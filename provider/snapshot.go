@@ -121,11 +121,13 @@ func (s *Server) publishLocked(catalogue *nodegroup.Catalogue, states map[string
 		if errors.Is(state.Problem, cloud.ErrNotFound) && s.now().Sub(since) >= goneAfter {
 			state, fresh = cloud.Group{ID: g.ID, Problem: state.Problem}, true
 		}
+		state = s.giveUpSilent(g, state)
+		if fresh {
+			s.noteFailuresLocked(state)
+		}
 		s.ledgerLocked(g.ID, state, fresh)
-		view := &groupView{Group: g, state: state, read: read, troubled: since}
-		s.giveUpSilent(view)
-		next.order = append(next.order, view)
-		next.groups[g.ID] = view
+		next.order = append(next.order, &groupView{Group: g, state: state, read: read, troubled: since})
+		next.groups[g.ID] = next.order[len(next.order)-1]
 	}
 	s.nodeIndex(old, next)
 	s.fillLocked(old, next, !taken.IsZero())
@@ -148,23 +150,24 @@ func (s *Server) warnOfOverrides(c *nodegroup.Catalogue) {
 // long as Cluster Autoscaler waits, without a word of the cloud. Without an error it
 // would drop the placeholder when its time is over and request it again of the same
 // group, round after round; with one it turns to another group for a while.
-func (s *Server) giveUpSilent(g *groupView) {
+func (s *Server) giveUpSilent(g *nodegroup.Group, state cloud.Group) cloud.Group {
 	patience := s.provisionTime(g) * 4 / 5
 	silent := func(i cloud.Instance) bool {
 		return i.Placeholder && i.Error == nil && s.now().Sub(i.Since) >= patience
 	}
-	if !slices.ContainsFunc(g.state.Instances, silent) {
-		return
+	if !slices.ContainsFunc(state.Instances, silent) {
+		return state
 	}
-	g.state.Instances = slices.Clone(g.state.Instances) // the old snapshot may share them
-	for n, i := range g.state.Instances {
+	state.Instances = slices.Clone(state.Instances) // the old snapshot may share them
+	for n, i := range state.Instances {
 		if silent(i) {
-			g.state.Instances[n].Error = &cloud.LaunchError{
+			state.Instances[n].Error = &cloud.LaunchError{
 				Code:    cloud.UnfulfillableCapacity,
 				Message: fmt.Sprintf("the cloud has not delivered it within %s and gives no reason", patience),
 			}
 		}
 	}
+	return state
 }
 
 // goneAfter is how long a group that the cloud does not know any more keeps the

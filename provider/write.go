@@ -114,6 +114,7 @@ func (w *write) end() {
 	}
 	s.mu.Unlock()
 	w.record.lane.leave()
+	s.tellFailures()
 }
 
 // learned takes over what the cloud said of the group.
@@ -155,9 +156,11 @@ func (w *write) describe(ctx context.Context) error {
 
 // settled takes over a reading of the group.
 func (w *write) settled(state cloud.Group) {
+	state = w.s.giveUpSilent(w.view.Group, state)
 	w.s.mu.Lock()
 	w.s.noteOutsider(w.record, state)
 	w.s.settleLocked(w.record, state)
+	w.s.noteFailuresLocked(state) // a cancellation may follow
 	w.s.mu.Unlock()
 	w.learned(state)
 }

@@ -200,6 +200,7 @@ func table(r report.Provider) string {
 			row(quotaCells(q)...)
 		}
 	}
+	failureRows(r, row)
 	if len(r.Held) > 0 {
 		row()
 		heldRows(r, row)
@@ -207,6 +208,20 @@ func table(r report.Provider) string {
 	_ = w.Flush()
 	b.WriteString(problems(r))
 	return b.String()
+}
+
+func failureRows(r report.Provider, row func(...string)) {
+	headed := false
+	for _, g := range r.NodeGroups {
+		for _, f := range g.LaunchFailures {
+			if !headed {
+				headed = true
+				row()
+				row("GROUP", "FAILED LAUNCHES", "LAST", "CODE", "MESSAGE")
+			}
+			row(g.ID, strconv.Itoa(f.Count), r.Time.Sub(f.Last).Round(time.Second).String()+" ago", f.Code, oneLine(f.Message))
+		}
+	}
 }
 
 func heldRows(r report.Provider, row func(...string)) {

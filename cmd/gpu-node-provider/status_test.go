@@ -118,6 +118,26 @@ The node group file on disk is not in effect: maxSize: 4 is below minSize
 `, p.stdout.String())
 }
 
+// TestOP02StatusOfFailedLaunches: what is deleted already is shown, the newest first.
+func TestOP02StatusOfFailedLaunches(t *testing.T) {
+	w := newStubProvider(t, func(w *stubProvider) {
+		g := &w.report.NodeGroups[0]
+		g.Instances = nil
+		at := w.report.Time.Add(time.Second) // the time of the report
+		g.LaunchFailures = []report.LaunchFailure{
+			{Code: "InsufficientInstanceCapacity", Message: "We currently do not have\nsufficient capacity.", Count: 3, Last: at.Add(-time.Minute)},
+			{Code: "Other", Message: "no such image", Count: 1, Last: at.Add(-time.Hour)},
+		}
+	})
+	p := w.status(t)
+	require.Zero(t, p.wait(t), "%s", p.stderr.String())
+	require.Contains(t, p.stdout.String(), `
+GROUP   FAILED LAUNCHES   LAST         CODE                           MESSAGE
+t4      3                 1m0s ago     InsufficientInstanceCapacity   We currently do not have sufficient capacity.
+t4      1                 1h0m0s ago   Other                          no such image
+`)
+}
+
 func TestStatusOfARealProvider(t *testing.T) {
 	_, _, address := serving(t, file{rest: "quotas: [{name: gpus, resource: nvidia.com/gpu, limit: 2}]"})
 	p := start(t, "status", "--address", address, "-o", "json")

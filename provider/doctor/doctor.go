@@ -86,6 +86,7 @@ var checks = []struct {
 }{
 	{"provider", provider},
 	{"node-groups", nodeGroups},
+	{"launches", launches},
 	{"quotas", quotas},
 	{"prices", prices},
 	{"overrides", overrides},

@@ -116,15 +116,26 @@ func TestFindings(t *testing.T) {
 		change func(s *Snapshot)
 		want   string // all findings above OK
 	}{
+		"a launch failed lately": {
+			func(s *Snapshot) {
+				s.Provider.NodeGroups = []report.NodeGroup{{ID: "t4", EffectiveMax: 4, LaunchFailures: []report.LaunchFailure{
+					{Code: "InsufficientInstanceCapacity", Message: "no capacity", Count: 3, Last: now.Add(-time.Minute)},
+					{Code: "LaunchTemplateError", Message: "no such image", Count: 1, Last: now.Add(-59 * time.Minute)},
+					{Code: "Other", Message: "long ago", Count: 1, Last: now.Add(-time.Hour)},
+				}}}
+			},
+			"warn launches: node group t4: 3 failed, the last 1m0s ago: InsufficientInstanceCapacity: no capacity → raise the limit that the cloud names, or add a node group of another instance type or zone\n" +
+				"warn launches: node group t4: 1 failed, the last 59m0s ago: LaunchTemplateError: no such image → correct what the cloud names, in the launch template or the group",
+		},
 		"no provider": {
 			func(s *Snapshot) { s.ProviderErr = away },
 			"fail provider: it is away → start the provider, or set --address\n" +
-				"warn node-groups: unknown without a report of the leader → \nwarn quotas: unknown without a report of the leader → ",
+				"warn node-groups: unknown without a report of the leader → \nwarn launches: unknown without a report of the leader → \nwarn quotas: unknown without a report of the leader → ",
 		},
 		"standby replica": {
 			func(s *Snapshot) { s.StandsBy = "ask p-1" },
 			"warn provider: ask p-1 → run doctor in the Pod of the leader to check node groups and quotas\n" +
-				"warn node-groups: unknown without a report of the leader → \nwarn quotas: unknown without a report of the leader → ",
+				"warn node-groups: unknown without a report of the leader → \nwarn launches: unknown without a report of the leader → \nwarn quotas: unknown without a report of the leader → ",
 		},
 		"group that is full": {
 			func(s *Snapshot) {

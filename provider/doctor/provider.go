@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"gpu-node-provider/cloud"
 	"gpu-node-provider/provider/report"
 )
 
@@ -46,6 +47,39 @@ func nodeGroups(s *Snapshot) (found []Finding) {
 	}
 	if len(found) == 0 {
 		return []Finding{{Level: OK, Text: "all are served, and can grow to their maximum"}}
+	}
+	return found
+}
+
+// recentFailure is the age up to which a failed launch is a warning: Cluster Autoscaler's
+// backoff of a group ends within half an hour.
+const recentFailure = time.Hour
+
+// launches reports the last failed launches of each group.
+func launches(s *Snapshot) (found []Finding) {
+	if cannot := s.withoutReport(); cannot != nil {
+		return cannot
+	}
+	for _, g := range s.Provider.NodeGroups {
+		for _, f := range g.LaunchFailures {
+			found = append(found, launch(g.ID, f, s.Now))
+		}
+	}
+	if len(found) == 0 {
+		return []Finding{{Level: OK, Text: "none has failed since the provider started"}}
+	}
+	return found
+}
+
+func launch(group string, f report.LaunchFailure, now time.Time) Finding {
+	age := max(0, now.Sub(f.Last))
+	found := Finding{Level: OK, Text: fmt.Sprintf("node group %s: %d failed, the last %s ago: %s: %s", group, f.Count, age.Round(time.Second), f.Code, f.Message)}
+	if age >= recentFailure {
+		return found
+	}
+	found.Level, found.Do = Warn, "correct what the cloud names, in the launch template or the group"
+	if cloud.LaunchCode(f.Code).OutOfResources() {
+		found.Do = "raise the limit that the cloud names, or add a node group of another instance type or zone"
 	}
 	return found
 }

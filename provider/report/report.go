@@ -52,6 +52,18 @@ type NodeGroup struct {
 	Limit        string     `json:"limit"`             // the limit that bounds growth, with numbers and source
 	Problem      string     `json:"problem,omitempty"` // why the cloud cannot serve the group
 	Instances    []Instance `json:"instances"`
+	// LaunchFailures are the last failures since the provider started, the newest first.
+	// They stay when their placeholders go.
+	LaunchFailures []LaunchFailure `json:"launchFailures,omitempty"`
+}
+
+// LaunchFailure is a reason why launches failed.
+type LaunchFailure struct {
+	Code    string    `json:"code"`    // one of the codes of package cloud
+	Message string    `json:"message"` // of the cloud
+	Count   int       `json:"count"`   // launches that failed for this reason
+	First   time.Time `json:"first"`   // when the provider learned of the first of them
+	Last    time.Time `json:"last"`
 }
 
 // Instance is one instance or placeholder.

@@ -60,6 +60,30 @@ func TestG01CapacityErrorsShowWithinOneRefresh(t *testing.T) {
 	require.Empty(t, w.failures(train), "the old failure is not blamed on the new request")
 }
 
+// TestOP02FailuresOutliveTheirPlaceholders: of three launches two fail, and their
+// placeholders are deleted before the next reading.
+func TestOP02FailuresOutliveTheirPlaceholders(t *testing.T) {
+	t.Parallel()
+	stub := trained(t, 0)
+	w := serve(t, stub, setup{})
+	stub.Capacity(train, 1, noCapacity)
+	w.increase(train, 3)
+	stub.Launch(train, 3)
+	w.refresh()
+	w.delete(fakes(w.placeholders(train)...)...)
+	stub.Advance(time.Hour)
+	w.refresh()
+	require.Empty(t, w.failures(train))
+	kept := w.server.Report().NodeGroups[0].LaunchFailures
+	require.Len(t, kept, 1)
+	require.Equal(t, "InsufficientInstanceCapacity", kept[0].Code)
+	require.Equal(t, noCapacity, kept[0].Message)
+	require.Equal(t, 2, kept[0].Count)
+	require.InDelta(t, time.Hour, stub.Now().Sub(kept[0].Last), float64(time.Minute))
+	require.InDelta(t, 2, w.metric("gpu_node_provider_launch_failures_total"), 0)
+	require.Equal(t, 1, w.logs.FilterMessage("launch failed").Len())
+}
+
 func (w *world) failures(id string) (failed []*proto.InstanceErrorInfo) {
 	w.t.Helper()
 	for _, i := range w.instances(id) {
