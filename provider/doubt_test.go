@@ -270,6 +270,8 @@ func TestIncreaseInDoubtCountsAsBought(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(increase(s, "t4", 1)))
 	backend.increase = nil
 	require.NoError(t, increase(s, "opts", 1), "there is room beside both")
+	require.NoError(t, increase(s, "opts", 1), "NodeGroups had promised it before the increase in doubt")
+	require.Equal(t, 1, s.current.Load().groups["opts"].state.Target)
 	require.Equal(t, codes.ResourceExhausted, status.Code(increase(s, "opts", 1)), "Cluster Autoscaler tries the next group")
 	require.NoError(t, s.refresh(context.Background()))
 	require.Equal(t, codes.ResourceExhausted, status.Code(increase(s, "opts", 1)), "a reading that has not seen it is no proof")

@@ -44,7 +44,7 @@ func (s *Server) increase(ctx context.Context, id string, delta int) error {
 		return err
 	}
 	w.tell(delta, bought)
-	if bought.granted+bought.absorbed == 0 {
+	if bought.granted+bought.absorbed == 0 && !bought.forgone {
 		return &limitError{group: id, limit: bought.limit}
 	}
 	if err := ctx.Err(); err != nil {
@@ -81,7 +81,16 @@ type purchase struct {
 	absorbed int // nodes in flight that answer for nodes asked for
 	granted  int // nodes requested of the cloud
 	limit    quota.Limit
+	// forgone is true when nothing was requested because other groups have used up what
+	// was announced to this one. Cluster Autoscaler may grow several groups in one loop,
+	// and an error would back this one off for 5 to 30 minutes. It is told the lower
+	// maximum before it asks again.
+	forgone bool
 }
+
+// shared reports whether groups other than the one that asks may use the limit up. A
+// group's own surge is never used up while a part of its announcement is left.
+func shared(r quota.Reason) bool { return r == quota.SurgeLimited || r == quota.QuotaExhausted }
 
 // buy requests from the cloud what is not in flight and fits the limits, all by one
 // reading of the group. With nil the group's new state has been learned.
@@ -98,7 +107,7 @@ func (w *write) buy(ctx context.Context, delta int) (purchase, error) {
 		case now.Suspended: // the Backend refuses it, and names what to do
 			return rest
 		default:
-			p.granted, p.limit = w.reserve(now, rest)
+			w.reserve(&p, now, rest)
 		}
 		return p.granted
 	})
@@ -117,14 +126,19 @@ func (w *write) buy(ctx context.Context, delta int) (purchase, error) {
 	}
 }
 
-// reserve takes nodes off the limits and off what was announced, by a reading of the group.
-func (w *write) reserve(now cloud.Group, nodes int) (granted int, limit quota.Limit) {
+// reserve takes nodes off the limits by a reading of the group, and a grant off what was
+// announced. A refusal takes all of that: the next request is not by that announcement.
+func (w *write) reserve(p *purchase, now cloud.Group, nodes int) {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
 	w.s.observeLocked(w.record, now)
-	granted, limit = w.s.ledger.Reserve(w.id, nodes, w.view.announced)
-	w.record.announced = max(0, w.record.announced-granted)
-	return granted, limit
+	p.granted, p.limit = w.s.ledger.Reserve(w.id, nodes)
+	announced := w.record.announced
+	w.record.announced = max(0, announced-p.granted)
+	if p.granted == 0 {
+		w.record.announced = 0
+		p.forgone = announced > 0 && shared(p.limit.Reason)
+	}
 }
 
 // verify finds out whether an increase was carried out. While that is not
@@ -173,6 +187,11 @@ func (w *write) tell(delta int, p purchase) {
 	case p.granted > 0:
 		s.log.Warn("node group partially increased", append(fields, zap.String(logkey.Limit, p.limit.Text))...)
 		s.warnWaiting(w.view, podReasonOf(p.limit), fmt.Sprintf("%d of %d nodes granted: %s", p.granted, delta-p.absorbed, p.limit.Text))
+	case p.forgone:
+		s.metrics.notBought.WithLabelValues(w.id).Inc()
+		s.log.Warn("increase answered without buying, since other node groups have used the limit up",
+			append(fields, zap.String(logkey.Limit, p.limit.Text))...)
+		s.warnWaiting(w.view, podReasonOf(p.limit), "other node groups have used up what group "+w.id+" shares with them: "+p.limit.Text)
 	default:
 		s.warnWaiting(w.view, podReasonOf(p.limit), p.limit.Text)
 	}

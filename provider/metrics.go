@@ -23,7 +23,7 @@ type metrics struct {
 	refreshErrors                *prometheus.CounterVec
 	reloads                      *prometheus.CounterVec
 	outside                      *prometheus.CounterVec
-	launchFailures               *prometheus.CounterVec
+	launchFailures, notBought    *prometheus.CounterVec
 	reloadFailed                 prometheus.Gauge
 }
 
@@ -41,6 +41,7 @@ func newMetrics() *metrics {
 		absorbed:       counter("increases_absorbed_total", "IncreaseSize calls answered with capacity in flight for which Cluster Autoscaler had no open request.", "node_group"),
 		unavoidable:    counter("unavoidable_duplicates_total", "Increases while capacity that Cluster Autoscaler had given up on was in flight in another group.", "reason"),
 		outside:        counter("capacity_changed_outside_total", "Changes of a group's target that this provider did not make.", "node_group"),
+		notBought:      counter("increases_not_bought_total", "IncreaseSize calls answered OK without buying, since other groups had used up a shared limit.", "node_group"),
 		launchFailures: counter("launch_failures_total", "Launches that failed in the cloud, by its reason.", "node_group", "reason"),
 		refreshErrors:  counter("refresh_errors_total", "Failed reads of the cloud, by class of the error.", "class"),
 		reloads:        counter("config_reloads_total", "Changes of the node group file, by outcome.", "outcome"),
@@ -55,7 +56,7 @@ func newMetrics() *metrics {
 func (m *metrics) register(r prometheus.Registerer, s *Server) {
 	if r != nil {
 		r.MustRegister(m.asked, m.granted, m.refusedNodes, m.cancelled, m.terminated, m.refused,
-			m.absorbed, m.unavoidable, m.refreshErrors, m.reloads, m.reloadFailed, m.outside, m.launchFailures, sizes{s})
+			m.absorbed, m.unavoidable, m.refreshErrors, m.reloads, m.reloadFailed, m.outside, m.launchFailures, m.notBought, sizes{s})
 	}
 }
 
@@ -63,7 +64,7 @@ func (m *metrics) register(r prometheus.Registerer, s *Server) {
 // one has a rate.
 func (m *metrics) groups(c *nodegroup.Catalogue) {
 	for _, g := range c.All() {
-		for _, v := range []*prometheus.CounterVec{m.asked, m.granted, m.refusedNodes, m.cancelled, m.terminated, m.refused, m.absorbed, m.outside} {
+		for _, v := range []*prometheus.CounterVec{m.asked, m.granted, m.refusedNodes, m.cancelled, m.terminated, m.refused, m.absorbed, m.notBought, m.outside} {
 			v.WithLabelValues(g.ID)
 		}
 	}

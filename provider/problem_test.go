@@ -151,6 +151,7 @@ func TestServiceQuota(t *testing.T) {
 	require.NotEmpty(t, report.Quotas[0].Problem)
 	require.NotNil(t, report.Quotas[0].ReadAt)
 	require.Equal(t, codes.OK, status.Code(increase(s, "t4", 2)))
+	require.NoError(t, s.refresh(t.Context()))
 	require.Equal(t, codes.ResourceExhausted, status.Code(increase(s, "opts", 1)))
 }
 

@@ -51,7 +51,8 @@ type groupView struct {
 	max   int
 	limit quota.Limit
 	// announced is how many of the nodes that the last refresh had room for
-	// have not been asked for yet: Cluster Autoscaler plans with them until the next.
+	// have not been asked for yet: Cluster Autoscaler plans with them until the next,
+	// also when other groups have used up what they share.
 	announced int
 
 	forNode    *proto.NodeGroupForNodeResponse

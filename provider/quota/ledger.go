@@ -130,26 +130,24 @@ func (l *Ledger) Room(group string) Limit {
 	if !ok {
 		return Limit{Reason: AtMaximum, Text: "the node group is not configured"}
 	}
-	return g.room(l.now(), 0)
+	return g.room(l.now())
 }
 
 // Reserve reserves up to want nodes and returns the number granted, with the limit
-// that binds after the grant. Surges do not limit the first announced nodes, since
-// the caller has already published that maximum. A reservation counts until Observe
-// or Release.
-func (l *Ledger) Reserve(group string, want, announced int) (granted int, limit Limit) {
+// that binds after the grant. A reservation counts until Observe or Release.
+func (l *Ledger) Reserve(group string, want int) (granted int, limit Limit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	g, ok := l.groups[group]
 	if !ok {
 		return 0, Limit{Reason: AtMaximum, Text: "the node group is not configured"}
 	}
-	limit = g.room(l.now(), announced)
+	limit = g.room(l.now())
 	granted = min(want, limit.Room)
 	if granted > 0 {
 		g.resize(Size{g.size.Target + granted, g.size.Deleting, g.size.CloudMax})
 		g.request(l.now(), granted)
-		limit = g.room(l.now(), announced-granted)
+		limit = g.room(l.now())
 	}
 	return granted, limit
 }
@@ -216,16 +214,15 @@ type candidate struct {
 	text   func() string
 }
 
-// room returns the limit that binds. Surges leave room for at least surgeFloor nodes.
-func (g *groupState) room(now time.Time, surgeFloor int) Limit {
+// room returns the limit that binds.
+func (g *groupState) room(now time.Time) Limit {
 	candidates := []candidate{
 		{AtMaximum, max(0, g.Max-g.size.Target), g.maximumText},
 		{AtMaximum, max(0, g.size.CloudMax-g.size.Target), g.cloudMaximumText},
 	}
 	if g.Surge != nil {
 		g.window.slide(now, g.Surge.Window)
-		left := fitting(g.Surge.Max-g.window.sum, 1)
-		candidates = append(candidates, candidate{SurgeLimited, max(left, surgeFloor), func() string { return g.surgeText(now) }})
+		candidates = append(candidates, candidate{SurgeLimited, fitting(g.Surge.Max-g.window.sum, 1), func() string { return g.surgeText(now) }})
 	}
 	for _, q := range g.quotas {
 		unit := g.Units[q.Resource]
@@ -234,8 +231,7 @@ func (g *groupState) room(now time.Time, surgeFloor int) Limit {
 		}
 		if q.Surge != nil {
 			q.window.slide(now, q.Surge.Window)
-			left := fitting(q.Surge.Max-q.window.sum, unit)
-			candidates = append(candidates, candidate{SurgeLimited, max(left, surgeFloor), func() string { return q.surgeText(now) }})
+			candidates = append(candidates, candidate{SurgeLimited, fitting(q.Surge.Max-q.window.sum, unit), func() string { return q.surgeText(now) }})
 		}
 	}
 	binds := slices.MinFunc(candidates, func(a, b candidate) int { return a.room - b.room })

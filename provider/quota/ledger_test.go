@@ -84,13 +84,13 @@ func TestRoom(t *testing.T) {
 		},
 		{
 			name: "the group's surge", groups: []Group{{ID: "t4", Max: 9, Surge: surge}},
-			prior: func(l *Ledger) { l.Reserve("t4", 1, 0) },
+			prior: func(l *Ledger) { l.Reserve("t4", 1) },
 			room:  1, reason: SurgeLimited, text: "surge of group t4: 1 of 2 nodes requested within 5m0s, more in 5m0s",
 		},
 		{
 			name: "a quota's surge across groups", groups: []Group{group("t4", 9, 1), group("a100", 9, 8)},
 			quotas: []Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Limit: 100, Scale: 1, Source: "node group file", Groups: []string{"t4", "a100"}, Surge: &Surge{Max: 10, Window: time.Minute}}},
-			prior:  func(l *Ledger) { l.Reserve("a100", 1, 0) },
+			prior:  func(l *Ledger) { l.Reserve("a100", 1) },
 			room:   2, reason: SurgeLimited, text: "surge of quota gpus: 8 of 10 nvidia.com/gpu requested within 1m0s, more in 1m0s",
 		},
 		{
@@ -113,13 +113,13 @@ func TestRoom(t *testing.T) {
 func TestReserveGrantsInPart(t *testing.T) {
 	l := New(newClock().now)
 	l.Configure([]Group{group("t4", 9, 1)}, []Quota{gpuQuota(2, "t4")})
-	granted, limit := l.Reserve("t4", 3, 0)
+	granted, limit := l.Reserve("t4", 3)
 	require.Equal(t, 2, granted)
 	require.Equal(t, QuotaExhausted, limit.Reason)
-	granted, _ = l.Reserve("t4", 1, 0)
+	granted, _ = l.Reserve("t4", 1)
 	require.Zero(t, granted)
 	l.Release("t4", 1)
-	granted, _ = l.Reserve("t4", 1, 0)
+	granted, _ = l.Reserve("t4", 1)
 	require.Equal(t, 1, granted, "what was released is there again")
 }
 
@@ -130,7 +130,7 @@ func TestRaceForTheLastUnitHasOneWinner(t *testing.T) {
 	var racers sync.WaitGroup
 	for n := range 64 {
 		racers.Go(func() {
-			granted, _ := l.Reserve([]string{"t4", "l4"}[n%2], 1, 0)
+			granted, _ := l.Reserve([]string{"t4", "l4"}[n%2], 1)
 			won.Add(int64(granted))
 		})
 	}
@@ -143,7 +143,7 @@ func TestSurgeSlides(t *testing.T) {
 	l := New(c.now)
 	l.Configure([]Group{{ID: "t4", Max: 99, Surge: &Surge{Max: 2, Window: 5 * time.Minute}}}, nil)
 	reserve := func(want int) int {
-		granted, _ := l.Reserve("t4", want, 0)
+		granted, _ := l.Reserve("t4", want)
 		return granted
 	}
 	require.Equal(t, 1, reserve(1))
@@ -158,27 +158,32 @@ func TestSurgeSlides(t *testing.T) {
 	require.Equal(t, 1, reserve(5), "a cancelled placeholder is refunded")
 }
 
-func TestAnnouncedRoomIsNotRefusedForSurge(t *testing.T) {
+// TestCP05SharedSurgeIsGivenOnce: each of five groups was told of the whole surge.
+func TestCP05SharedSurgeIsGivenOnce(t *testing.T) {
 	l := New(newClock().now)
-	quota := gpuQuota(5, "t4", "l4")
-	quota.Surge = &Surge{Max: 2, Window: time.Minute}
-	l.Configure([]Group{group("t4", 9, 1), group("l4", 9, 1)}, []Quota{quota})
-	announced := l.Room("l4").Room
-	require.Equal(t, 2, announced)
-	granted, _ := l.Reserve("t4", 2, 0)
-	require.Equal(t, 2, granted)
-	granted, _ = l.Reserve("l4", 3, announced)
-	require.Equal(t, 2, granted, "the surge is used up, but these two were announced")
-	granted, limit := l.Reserve("l4", 3, 99)
-	require.Equal(t, 1, granted, "the quota itself holds whatever was announced")
-	require.Equal(t, QuotaExhausted, limit.Reason)
+	ids := []string{"a", "b", "c", "d", "e"}
+	quota := gpuQuota(100, ids...)
+	quota.Surge = &Surge{Max: 4, Window: time.Minute}
+	var groups []Group
+	for _, id := range ids {
+		groups = append(groups, group(id, 9, 1))
+	}
+	l.Configure(groups, []Quota{quota})
+	total := 0
+	for _, id := range ids {
+		require.Equal(t, 4-total, l.Room(id).Room)
+		granted, limit := l.Reserve(id, 3)
+		total += granted
+		require.Equal(t, SurgeLimited, limit.Reason)
+	}
+	require.Equal(t, 4, total)
 }
 
 func TestReloadIsNoWayRoundASurge(t *testing.T) {
 	l := New(newClock().now)
 	groups := []Group{{ID: "t4", Max: 9, Surge: &Surge{Max: 2, Window: time.Minute}, Units: map[string]int64{"nvidia.com/gpu": 1}}}
 	l.Configure(groups, []Quota{gpuQuota(5, "t4")})
-	l.Reserve("t4", 2, 0)
+	l.Reserve("t4", 2)
 	l.Configure(groups, []Quota{gpuQuota(5, "t4")})
 	require.Equal(t, SurgeLimited, l.Room("t4").Reason)
 	require.InDelta(t, 2, l.Usage()[0].Used, 0)
@@ -199,7 +204,7 @@ func TestUnknownGroup(t *testing.T) {
 	l.Release("nope", 1)
 	l.Refund("nope", 1)
 	l.Remember("nope", time.Time{}, 1)
-	granted, _ := l.Reserve("nope", 1, 1)
+	granted, _ := l.Reserve("nope", 1)
 	require.Zero(t, granted)
 	require.Zero(t, l.Room("nope").Room)
 }

@@ -60,6 +60,35 @@ func TestG01CapacityErrorsShowWithinOneRefresh(t *testing.T) {
 	require.Empty(t, w.failures(train), "the old failure is not blamed on the new request")
 }
 
+// TestCP05SalvoUnderOneSurge: five groups under a surge of 4, and Cluster Autoscaler asks
+// for 4 in each of them within one refresh interval.
+func TestCP05SalvoUnderOneSurge(t *testing.T) {
+	t.Parallel()
+	stub := trained(t, 0)
+	ids := []string{train, "b", "c", "d", "e"}
+	var groups []string
+	for _, id := range ids {
+		if id != train {
+			stub.CreateGroup(awstest.Group{Name: id, Max: 100})
+		}
+		groups = append(groups, group(id))
+	}
+	w := serve(t, stub, setup{groups: groups, readEvery: 30 * time.Second, quotas: []string{"{name: gpus, resource: nvidia.com/gpu, limit: 100, surge: {max: 4, window: 5m}}"}})
+	bought := 0
+	for _, id := range ids {
+		w.increase(id, 4)
+		bought += stub.Group(id).Desired
+	}
+	require.Equal(t, 4, bought)
+	w.refresh() // the next loop comes by the same reading
+	list, err := w.NodeGroups(t.Context(), &proto.NodeGroupsRequest{})
+	require.NoError(t, err)
+	for _, g := range list.GetNodeGroups() {
+		require.EqualValues(t, w.size(g.GetId()), g.GetMaxSize(), "%s is not asked again", g.GetId())
+	}
+	require.InDelta(t, 4, w.metric("gpu_node_provider_increases_not_bought_total"), 0)
+}
+
 // TestOP02FailuresOutliveTheirPlaceholders: of three launches two fail, and their
 // placeholders are deleted before the next reading.
 func TestOP02FailuresOutliveTheirPlaceholders(t *testing.T) {

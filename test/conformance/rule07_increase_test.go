@@ -215,7 +215,8 @@ func rule07Refused(t *testing.T) {
 }
 
 // rule07Announced: one surge covers two groups, NodeGroups promised each of them
-// all of it, and Cluster Autoscaler takes both at their word in one loop.
+// all of it, and Cluster Autoscaler takes both at their word in one loop. The second
+// gets nothing, and is not backed off for it.
 func rule07Announced(t *testing.T) {
 	parallel(t)
 	s := serve(t, file{
@@ -228,18 +229,24 @@ func rule07Announced(t *testing.T) {
 	}
 	s.increase(t, "t4", 2)
 	s.increase(t, "a100", 2)
-	assert.Equal(t, []int{2, 2}, []int{s.size(t, "t4"), s.size(t, "a100")})
+	assert.Equal(t, []int{2, 0}, []int{s.size(t, "t4"), s.size(t, "a100")})
+	assert.Equal(t, 1.0, s.metric(t, `gpu_node_provider_increases_not_bought_total{node_group="a100"}`))
 
 	// What was promised is used up, and the next loop is told so.
-	code(t, codes.ResourceExhausted, s.tryIncrease(t.Context(), "t4", 1))
+	for _, id := range []string{"t4", "a100"} {
+		assert.Equal(t, s.size(t, id), s.max(t, id))
+		code(t, codes.ResourceExhausted, s.tryIncrease(t.Context(), id, 1))
+	}
 	s.refresh(t)
 	for _, id := range []string{"t4", "a100"} {
-		assert.Equal(t, 2, s.max(t, id))
+		assert.Equal(t, s.size(t, id), s.max(t, id))
 		code(t, codes.ResourceExhausted, s.tryIncrease(t.Context(), id, 1))
 	}
 }
 
-// rule07Race: the quota has one unit, and many ask for it in two groups.
+// rule07Race: the quota has one unit, and many ask for it in two groups. One buys it,
+// one of the other group is told OK since its group was promised the unit, and the rest
+// is refused.
 func rule07Race(t *testing.T) {
 	parallel(t)
 	s := serve(t, file{
@@ -248,7 +255,7 @@ func rule07Race(t *testing.T) {
 		quotas:    []string{"{name: gpus, resource: nvidia.com/gpu, limit: 1}"},
 	})
 	var mu sync.Mutex
-	granted := 0
+	answered := 0
 	var all []func()
 	for i := range 10 {
 		all = append(all, func() {
@@ -256,13 +263,13 @@ func rule07Race(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
-				granted++
+				answered++
 			} else {
 				assert.Equal(t, codes.ResourceExhausted, status.Code(err))
 			}
 		})
 	}
 	together(all...)
-	assert.Equal(t, 1, granted)
+	assert.Equal(t, 2, answered)
 	assert.Equal(t, 1, s.size(t, "t4")+s.size(t, "a100"))
 }
