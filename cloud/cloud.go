@@ -82,6 +82,9 @@ type LaunchError struct {
 type Instance struct {
 	// ID is the Node's spec.providerID, byte for byte.
 	ID string
+	// Type is the machine's own instance type, which may differ from what its group
+	// launches now; empty for placeholders, and where the cloud has no types.
+	Type string
 	// State is Creating for every placeholder.
 	State State
 	// Placeholder is true as long as no machine stands behind the unit.

@@ -11,8 +11,12 @@ type Machine struct {
 	// Least holds the smallest amount of each resource among the types. Template Nodes are
 	// made from it.
 	Least Resources
-	// Most holds the largest amount of each resource among the types; quotas count it.
+	// Most holds the largest amount of each resource among the types; quotas count it
+	// for what is not launched yet.
 	Most Resources
+	// Each holds the types that the cloud may launch, and those of the machines that the
+	// group has from before its types changed: quotas count a machine by its own.
+	Each map[string]MachineType
 	// Architecture is amd64 or arm64; empty when the types differ.
 	Architecture string
 	// Zones are the group's zones, Min and Max the cloud's own bounds of its size.
@@ -23,6 +27,12 @@ type Machine struct {
 	HourlyPrice *float64
 	// Tags hold the declarations of the group's tags about its Nodes.
 	Tags NodeTags
+}
+
+// MachineType is one type of machine.
+type MachineType struct {
+	Resources   Resources
+	HourlyPrice *float64 // US dollars; nil when it is not known
 }
 
 // Resources are amounts of one machine, before anything is reserved.

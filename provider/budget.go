@@ -3,6 +3,8 @@ package provider
 import (
 	"math"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"gpu-node-provider/provider/nodegroup"
 	"gpu-node-provider/provider/quota"
 )
@@ -35,7 +37,10 @@ func budget(c *nodegroup.Catalogue) ([]quota.Group, []quota.Quota) {
 }
 
 func groupBudget(g *nodegroup.Group) quota.Group {
-	b := quota.Group{ID: g.ID, Max: g.MaxSize, Units: units(g)}
+	b := quota.Group{ID: g.ID, Max: g.MaxSize, Units: units(g), Each: make(map[string]map[string]int64, len(g.Each))}
+	for name, t := range g.Each {
+		b.Each[name] = unitsOf(t.Capacity, g.PriceOf(t))
+	}
 	if g.Retired {
 		b.Max = 0
 	}
@@ -45,13 +50,18 @@ func groupBudget(g *nodegroup.Group) quota.Group {
 	return b
 }
 
-// units is what one node of the group uses of each resource.
+// units is what one node of the group uses of each resource, whichever of its types
+// the cloud launches.
 func units(g *nodegroup.Group) map[string]int64 {
 	price, _ := g.HourlyPrice()
 	most := g.Capacity
 	if g.MostCapacity != nil {
 		most = g.MostCapacity
 	}
+	return unitsOf(most, price)
+}
+
+func unitsOf(most corev1.ResourceList, price float64) map[string]int64 {
 	used := map[string]int64{
 		nodes:      resourceScale,
 		vcpu:       most.Cpu().MilliValue(),

@@ -67,9 +67,10 @@ func oursOf(q nodegroup.Quota, catalogue *nodegroup.Catalogue, states map[string
 		if !ok {
 			continue
 		}
+		b := groupBudget(g)
 		for _, i := range states[id].Instances {
 			if !i.Placeholder {
-				used += units(g)[q.Resource]
+				used += b.UnitsOf(i.Type)[q.Resource]
 			}
 		}
 	}

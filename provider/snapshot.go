@@ -218,11 +218,22 @@ func (s *Server) ledgerLocked(id string, state cloud.Group, fresh bool) {
 // observeLocked tells the ledger the size of a group. What may still come of an increase
 // in doubt counts, so that it is not bought elsewhere.
 func (s *Server) observeLocked(record *groupRecord, state cloud.Group) {
-	size := quota.Size{Target: state.Target, Deleting: len(state.Instances) - state.Target, CloudMax: state.Max}
+	size := quota.Size{Target: state.Target, Deleting: len(state.Instances) - state.Target, CloudMax: state.Max, Machines: byType(state)}
 	if d := record.doubt; d.stands(s.now()) {
 		size.Target = max(size.Target, d.target+d.granted)
 	}
 	s.ledger.Observe(state.ID, size)
+}
+
+// byType counts the machines of a group by their own type.
+func byType(state cloud.Group) map[string]int {
+	machines := map[string]int{}
+	for _, i := range state.Instances {
+		if i.Type != "" {
+			machines[i.Type]++
+		}
+	}
+	return machines
 }
 
 // nodeIndex says which group each id belongs to, and remembers which ids have gone.

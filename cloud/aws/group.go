@@ -132,7 +132,7 @@ func (g *group) paint(s standing) {
 		if !listed {
 			continue
 		}
-		p.Instances = append(p.Instances, cloud.Instance{ID: id, State: state.state, Since: g.machines[id].since})
+		p.Instances = append(p.Instances, cloud.Instance{ID: id, Type: awssdk.ToString(i.InstanceType), State: state.state, Since: g.machines[id].since})
 		if state.state != cloud.Deleting {
 			p.Target++
 		}

@@ -24,8 +24,8 @@ func (c *Cloud) Machines(ctx context.Context, asgs []string) (map[string]cloud.M
 		return nil, err
 	}
 	var all []string
-	for _, names := range types {
-		all = append(all, names...)
+	for asg, names := range types {
+		all = append(append(all, names...), liveTypes(seen[asg].asg)...)
 	}
 	known, err := c.instanceTypes(ctx, all)
 	if err != nil {
@@ -55,6 +55,7 @@ func machineOf(g *types.AutoScalingGroup, names []string, known map[string]insta
 		HourlyPrice:   dearest(names),
 		Tags:          nodeTags(g.Tags),
 	}
+	m.Each = eachType(append(liveTypes(g), names...), known)
 	for n, name := range names {
 		t, ok := known[name]
 		if !ok {
@@ -72,6 +73,26 @@ func machineOf(g *types.AutoScalingGroup, names []string, known map[string]insta
 		}
 	}
 	return m
+}
+
+// liveTypes are the types of the machines in an Auto Scaling group.
+func liveTypes(g *types.AutoScalingGroup) (names []string) {
+	for _, i := range g.Instances {
+		if name := awssdk.ToString(i.InstanceType); name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func eachType(names []string, known map[string]instanceType) map[string]cloud.MachineType {
+	each := make(map[string]cloud.MachineType, len(names))
+	for _, name := range names {
+		if t, ok := known[name]; ok {
+			each[name] = cloud.MachineType{Resources: t.resources, HourlyPrice: dearest([]string{name})}
+		}
+	}
+	return each
 }
 
 func least(a, b cloud.Resources) cloud.Resources {

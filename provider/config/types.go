@@ -188,26 +188,33 @@ type QuotaSurge struct {
 
 // NodeGroup is a group of nodes of one shape.
 type NodeGroup struct {
-	ID               string              `json:"id"`
-	MinSize          int                 `json:"minSize"`
-	MaxSize          int                 `json:"maxSize"`           // required unless Retired
-	Retired          bool                `json:"retired,omitempty"` // the group shrinks to 0, does not grow, and stays listed until it is empty
-	AutoScalingGroup string              `json:"autoScalingGroup,omitempty"`
-	Discovered       bool                `json:"-"` // found by its tags, and not in the file
-	InstanceType     string              `json:"instanceType,omitempty"`
-	Zones            []string            `json:"zones,omitempty"`
-	Region           string              `json:"region,omitempty"` // defaults to cloud.aws.region
-	OS               string              `json:"os"`
-	Arch             string              `json:"arch"`
-	Labels           map[string]string   `json:"labels,omitempty"`
-	Taints           []corev1.Taint      `json:"taints,omitempty"`
-	Capacity         corev1.ResourceList `json:"capacity,omitempty"`
-	Unknown          string              `json:"-"`                     // reason why the cloud did not report Capacity; empty when it is known
-	MostCapacity     corev1.ResourceList `json:"-"`                     // largest use of quotas by one node of a group with several instance types; nil means Capacity
-	Reserved         corev1.ResourceList `json:"reserved,omitempty"`    // subtracted from Capacity for allocatable
-	HourlyPrice      *float64            `json:"hourlyPrice,omitempty"` // US dollars
-	Surge            *Surge              `json:"surge,omitempty"`
-	ScaleDown        ScaleDown           `json:"scaleDown"`
+	ID               string                 `json:"id"`
+	MinSize          int                    `json:"minSize"`
+	MaxSize          int                    `json:"maxSize"`           // required unless Retired
+	Retired          bool                   `json:"retired,omitempty"` // the group shrinks to 0, does not grow, and stays listed until it is empty
+	AutoScalingGroup string                 `json:"autoScalingGroup,omitempty"`
+	Discovered       bool                   `json:"-"` // found by its tags, and not in the file
+	InstanceType     string                 `json:"instanceType,omitempty"`
+	Zones            []string               `json:"zones,omitempty"`
+	Region           string                 `json:"region,omitempty"` // defaults to cloud.aws.region
+	OS               string                 `json:"os"`
+	Arch             string                 `json:"arch"`
+	Labels           map[string]string      `json:"labels,omitempty"`
+	Taints           []corev1.Taint         `json:"taints,omitempty"`
+	Capacity         corev1.ResourceList    `json:"capacity,omitempty"`
+	Unknown          string                 `json:"-"`                     // reason why the cloud did not report Capacity; empty when it is known
+	MostCapacity     corev1.ResourceList    `json:"-"`                     // largest use of quotas by one node of a group with several instance types; nil means Capacity
+	Each             map[string]MachineType `json:"-"`                     // by instance type: use of quotas by machines of the group, also of a type that it no longer launches
+	Reserved         corev1.ResourceList    `json:"reserved,omitempty"`    // subtracted from Capacity for allocatable
+	HourlyPrice      *float64               `json:"hourlyPrice,omitempty"` // US dollars
+	Surge            *Surge                 `json:"surge,omitempty"`
+	ScaleDown        ScaleDown              `json:"scaleDown"`
+}
+
+// MachineType is what a machine of one instance type uses of quotas.
+type MachineType struct {
+	Capacity    corev1.ResourceList
+	HourlyPrice *float64 // US dollars; nil when it is not known
 }
 
 // Surge limits a group's growth over a sliding window, in nodes.

@@ -170,6 +170,7 @@ func completed(g config.NodeGroup, m cloud.Machine, found bool) config.NodeGroup
 	maps.Copy(labels, g.Labels)
 	g.Labels = labels
 	g.Taints = mergedTaints(g.Taints, m.Tags.Taints)
+	g.Each = eachType(g, m)
 	byType := g.Capacity.Cpu().IsZero()
 	g.MostCapacity = capacity(m.Most, g.Capacity, m.Tags.Resources)
 	g.Capacity = capacity(m.Least, g.Capacity, m.Tags.Resources)
@@ -180,6 +181,24 @@ func completed(g config.NodeGroup, m cloud.Machine, found bool) config.NodeGroup
 		g.HourlyPrice = m.HourlyPrice
 	}
 	return g
+}
+
+// eachType completes the types of a group's machines. The file and the tags describe those
+// that the group launches; a machine from before is what the cloud says of its type.
+func eachType(g config.NodeGroup, m cloud.Machine) map[string]config.MachineType {
+	each := make(map[string]config.MachineType, len(m.Each))
+	for name, t := range m.Each {
+		if !slices.Contains(m.InstanceTypes, name) {
+			each[name] = config.MachineType{Capacity: capacity(t.Resources, nil, nil), HourlyPrice: t.HourlyPrice}
+			continue
+		}
+		launched := config.MachineType{Capacity: capacity(t.Resources, g.Capacity, m.Tags.Resources), HourlyPrice: g.HourlyPrice}
+		if launched.HourlyPrice == nil {
+			launched.HourlyPrice = t.HourlyPrice
+		}
+		each[name] = launched
+	}
+	return each
 }
 
 // mergedTaints are the file's taints, and those of the tags that the file does not set.

@@ -3,6 +3,8 @@ package nodegroup
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/resource"
+
+	"gpu-node-provider/provider/config"
 )
 
 // Rough prices in US dollars per hour, for groups without hourlyPrice. They only rank
@@ -23,6 +25,14 @@ func (g *Group) hourlyPrice() (float64, bool) {
 		return *g.NodeGroup.HourlyPrice, true
 	}
 	return roughPrice(g.Capacity), false
+}
+
+// PriceOf returns the price of one machine of a type in US dollars per hour.
+func (g *Group) PriceOf(t config.MachineType) float64 {
+	if t.HourlyPrice != nil {
+		return *t.HourlyPrice
+	}
+	return roughPrice(t.Capacity)
 }
 
 func roughPrice(amounts corev1.ResourceList) float64 {

@@ -70,7 +70,7 @@ func (l *Ledger) Configure(groups []Group, quotas []Quota) {
 		}
 		l.quotas = append(l.quotas, state)
 		for _, id := range q.Groups {
-			if g, ok := l.groups[id]; ok && g.Units[q.Resource] > 0 {
+			if g, ok := l.groups[id]; ok && g.uses(q.Resource) {
 				g.quotas = append(g.quotas, state)
 				state.used += g.used(q.Resource)
 			}
@@ -78,8 +78,24 @@ func (l *Ledger) Configure(groups []Group, quotas []Quota) {
 	}
 }
 
+// uses reports whether a node of the group, or a machine that it has, uses a resource.
+func (g *groupState) uses(resource string) bool {
+	for _, units := range g.Each {
+		if units[resource] > 0 {
+			return true
+		}
+	}
+	return g.Units[resource] > 0
+}
+
+// used counts machines by their own type, and the rest as what the group launches.
 func (g *groupState) used(resource string) int64 {
-	return int64(g.size.Target+g.size.Deleting) * g.Units[resource]
+	rest, used := g.size.Target+g.size.Deleting, int64(0)
+	for machine, n := range g.size.Machines {
+		used += int64(n) * g.UnitsOf(machine)[resource]
+		rest -= n
+	}
+	return used + int64(max(0, rest))*g.Units[resource]
 }
 
 // Observe sets a group's size as read from the cloud. The caller must not observe a
@@ -94,11 +110,20 @@ func (l *Ledger) Observe(group string, size Size) {
 }
 
 func (g *groupState) resize(size Size) {
-	delta := int64(size.Target + size.Deleting - g.size.Target - g.size.Deleting)
 	for _, q := range g.quotas {
-		q.used += delta * g.Units[q.Resource]
+		q.used -= g.used(q.Resource)
 	}
 	g.size = size
+	for _, q := range g.quotas {
+		q.used += g.used(q.Resource)
+	}
+}
+
+// grow changes the target alone.
+func (g *groupState) grow(nodes int) {
+	size := g.size
+	size.Target += nodes
+	g.resize(size)
 }
 
 // Remember adds nodes requested before this process started to the surge windows, so
@@ -145,7 +170,7 @@ func (l *Ledger) Reserve(group string, want int) (granted int, limit Limit) {
 	limit = g.room(l.now())
 	granted = min(want, limit.Room)
 	if granted > 0 {
-		g.resize(Size{g.size.Target + granted, g.size.Deleting, g.size.CloudMax})
+		g.grow(granted)
 		g.request(l.now(), granted)
 		limit = g.room(l.now())
 	}
@@ -157,7 +182,7 @@ func (l *Ledger) Release(group string, nodes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if g, ok := l.groups[group]; ok {
-		g.resize(Size{g.size.Target - nodes, g.size.Deleting, g.size.CloudMax})
+		g.grow(-nodes)
 		g.refund(nodes)
 	}
 }
@@ -226,6 +251,9 @@ func (g *groupState) room(now time.Time) Limit {
 	}
 	for _, q := range g.quotas {
 		unit := g.Units[q.Resource]
+		if unit == 0 {
+			continue // only machines from before the group's type changed use it
+		}
 		if q.known {
 			candidates = append(candidates, candidate{QuotaExhausted, fitting(q.Limit-q.total(), unit), q.text})
 		}

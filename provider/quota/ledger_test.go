@@ -158,6 +158,28 @@ func TestSurgeSlides(t *testing.T) {
 	require.Equal(t, 1, reserve(5), "a cancelled placeholder is refunded")
 }
 
+// TestCP08MachinesCountByTheirType: after a change of type the old machines keep their use,
+// machines of an unknown type and what is not launched yet count as the new.
+func TestCP08MachinesCountByTheirType(t *testing.T) {
+	l := New(newClock().now)
+	g := group("train", 99, 1)
+	g.Each = map[string]map[string]int64{"p5": {"nvidia.com/gpu": 8}, "t4": {"nvidia.com/gpu": 1}}
+	l.Configure([]Group{g}, []Quota{gpuQuota(30, "train")})
+	l.Observe("train", Size{Target: 5, Deleting: 1, CloudMax: 99, Machines: map[string]int{"p5": 3, "t4": 1, "new": 1}})
+	used := func() float64 { return l.Usage()[0].Used }
+	require.InDelta(t, 3*8+1+1+1, used(), 0)
+	granted, _ := l.Reserve("train", 9)
+	require.Equal(t, 3, granted)
+	l.Release("train", 3)
+	require.InDelta(t, 27, used(), 0)
+
+	cpu := group("train", 99, 0)
+	cpu.Each = map[string]map[string]int64{"p5": {"nvidia.com/gpu": 8}}
+	l.Configure([]Group{cpu}, []Quota{gpuQuota(20, "train")})
+	require.InDelta(t, 24, used(), 0)
+	require.Equal(t, AtMaximum, l.Room("train").Reason, "a node without a GPU needs none of the quota")
+}
+
 // TestCP05SharedSurgeIsGivenOnce: each of five groups was told of the whole surge.
 func TestCP05SharedSurgeIsGivenOnce(t *testing.T) {
 	l := New(newClock().now)

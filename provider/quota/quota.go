@@ -43,6 +43,17 @@ type Group struct {
 	// Units maps a resource to its use by one node, in units of the quotas on that
 	// resource. A missing resource is not used.
 	Units map[string]int64
+	// Each is Units by the type of a machine, also of types that the group no longer
+	// launches. A machine of a type that is missing here counts as Units.
+	Each map[string]map[string]int64
+}
+
+// UnitsOf returns the use of a machine by its type.
+func (g Group) UnitsOf(machine string) map[string]int64 {
+	if units, known := g.Each[machine]; known {
+		return units
+	}
+	return g.Units
 }
 
 // Quota limits the total use of a resource by the groups that it covers.
@@ -68,6 +79,8 @@ type Size struct {
 	Target   int // requested, without those being deleted
 	Deleting int // being deleted; quotas count them until they are gone
 	CloudMax int // the cloud's own maximum of Target
+	// Machines counts the machines among Target and Deleting by type. The ledger keeps it.
+	Machines map[string]int
 }
 
 // Limit is the limit that binds first.

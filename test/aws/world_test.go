@@ -53,6 +53,7 @@ type setup struct {
 	quotas    []string
 	readEvery time.Duration
 	endpoint  string // the Stub's when empty
+	complete  bool   // complete the groups from the cloud, as the program does
 }
 
 // group is an entry of nodeGroups, on the Auto Scaling group of the same name.
@@ -116,6 +117,11 @@ nodeGroups: [%s]
 quotas: [%s]
 `, strings.Join(file.groups, ",\n  "), strings.Join(file.quotas, ",\n  ")))
 	require.NoError(w.t, err)
+	if file.complete {
+		completion := nodegroup.Completion{Machines: w.cloud.Machines, Discover: w.cloud.Discover, Log: zap.NewNop()}
+		c, err = completion.Complete(w.t.Context(), c)
+		require.NoError(w.t, err)
+	}
 	return nodegroup.New(c, w.cloud.TemplateID)
 }
 

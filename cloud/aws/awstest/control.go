@@ -228,6 +228,11 @@ func (s *Stub) Resume(name string, processes ...string) {
 	s.with(name, func(g *group) { g.resume(processes) })
 }
 
+// SetInstanceType changes what a group launches from now on; its instances stay as they are.
+func (s *Stub) SetInstanceType(name, kind string) {
+	s.with(name, func(g *group) { g.InstanceType = kind })
+}
+
 // SetTags replaces the tags of a group.
 func (s *Stub) SetTags(name string, tags map[string]string) {
 	s.with(name, func(g *group) { g.Tags = maps.Clone(tags) })
