@@ -1,6 +1,9 @@
 package nodegroup
 
 import (
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/resource"
 
@@ -38,11 +41,24 @@ func (g *Group) PriceOf(t config.MachineType) float64 {
 func roughPrice(amounts corev1.ResourceList) float64 {
 	price := roughVCPU*amounts.Cpu().AsApproximateFloat64() + roughGiB*amounts.Memory().AsApproximateFloat64()/gib
 	for name, amount := range amounts {
-		if Extended(name) {
+		if accelerator(name) {
 			price += roughGPU * amount.AsApproximateFloat64()
 		}
 	}
 	return price
+}
+
+// accelerators are the resources of devices that a node costs more for, besides those
+// that Cluster Autoscaler counts as GPUs: the names of the Neuron device plugin.
+var accelerators = []corev1.ResourceName{"aws.amazon.com/neuron", "aws.amazon.com/neurondevice", "aws.amazon.com/neuroncore"}
+
+// migPrefix begins the resources of parts of a GPU (nvidia.com/mig-1g.10gb).
+const migPrefix = "nvidia.com/mig-"
+
+// accelerator reports whether a resource counts accelerators. Other extended resources
+// count network interfaces, or MiB of GPU memory by the thousand.
+func accelerator(name corev1.ResourceName) bool {
+	return slices.Contains(gpuResources, name) || slices.Contains(accelerators, name) || strings.HasPrefix(string(name), migPrefix)
 }
 
 // PodPrice returns the Pod's cost in US dollars per hour: its share of a node of the

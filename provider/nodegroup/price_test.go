@@ -36,6 +36,21 @@ func TestRoughPrice(t *testing.T) {
 	require.InDelta(t, 4*roughVCPU+16*roughGiB+roughGPU, price, 1e-9)
 }
 
+// TestND06OnlyAcceleratorsHaveARoughPrice: GPU memory is counted in MiB, and network
+// interfaces come with the machine.
+func TestND06OnlyAcceleratorsHaveARoughPrice(t *testing.T) {
+	price := func(devices string) float64 {
+		p, fromFile := group(t, "capacity: {cpu: 4, memory: 16Gi"+devices+"}, labels: {accelerator: some}").HourlyPrice()
+		require.False(t, fromFile)
+		return p
+	}
+	plain := 4*roughVCPU + 16*roughGiB
+	require.InDelta(t, plain, price(", nvidia.com/gpumem: 24576, nvidia.com/gpucores: 100, vpc.amazonaws.com/efa: 32, vpc.amazonaws.com/pod-eni: 107, vpc.amazonaws.com/PrivateIPv4Address: 14"), 1e-9)
+	for _, device := range []string{"nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/xe", "aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "nvidia.com/mig-1g.10gb"} {
+		require.InDelta(t, plain+2*roughGPU, price(", "+device+": 2"), 1e-9, device)
+	}
+}
+
 const priced = onSimulated + `
 nodeGroups:
 - {id: cpu, maxSize: 4, hourlyPrice: 0.2, capacity: {cpu: 4, memory: 16Gi}, reserved: {cpu: 2}}

@@ -255,11 +255,11 @@ func (g *groupState) room(now time.Time) Limit {
 			continue // only machines from before the group's type changed use it
 		}
 		if q.known {
-			candidates = append(candidates, candidate{QuotaExhausted, fitting(q.Limit-q.total(), unit), q.text})
+			candidates = append(candidates, candidate{QuotaExhausted, fitting(q.Limit-q.total(), unit), func() string { return q.text(g) }})
 		}
 		if q.Surge != nil {
 			q.window.slide(now, q.Surge.Window)
-			candidates = append(candidates, candidate{SurgeLimited, fitting(q.Surge.Max-q.window.sum, unit), func() string { return q.surgeText(now) }})
+			candidates = append(candidates, candidate{SurgeLimited, fitting(q.Surge.Max-q.window.sum, unit), func() string { return q.surgeText(g, now) }})
 		}
 	}
 	binds := slices.MinFunc(candidates, func(a, b candidate) int { return a.room - b.room })

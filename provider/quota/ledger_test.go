@@ -62,17 +62,17 @@ func TestRoom(t *testing.T) {
 		},
 		{
 			name: "a quota, in whole nodes", groups: []Group{group("a100", 4, 8)}, quotas: []Quota{gpuQuota(20, "a100")},
-			room: 2, reason: QuotaExhausted, text: "quota gpus: 0 of 20 nvidia.com/gpu used (node group file)",
+			room: 2, reason: QuotaExhausted, text: "quota gpus: 0 of 20 nvidia.com/gpu used, a node of a100 needs 8 (node group file)",
 		},
 		{
 			name: "a quota shared with another group", groups: []Group{group("t4", 9, 1), group("a100", 4, 8)}, quotas: []Quota{gpuQuota(10, "t4", "a100")},
 			prior: func(l *Ledger) { observe(l, "a100", 1, 0) },
-			room:  2, reason: QuotaExhausted, text: "quota gpus: 8 of 10 nvidia.com/gpu used (node group file)",
+			room:  2, reason: QuotaExhausted, text: "quota gpus: 8 of 10 nvidia.com/gpu used, a node of t4 needs 1 (node group file)",
 		},
 		{
 			name: "what is terminating counts until it is gone", groups: []Group{group("t4", 9, 1)}, quotas: []Quota{gpuQuota(3, "t4")},
 			prior: func(l *Ledger) { observe(l, "t4", 1, 2) },
-			room:  0, reason: QuotaExhausted, text: "quota gpus: 3 of 3 nvidia.com/gpu used (node group file)",
+			room:  0, reason: QuotaExhausted, text: "quota gpus: 3 of 3 nvidia.com/gpu used, a node of t4 needs 1 (node group file)",
 		},
 		{
 			name: "a quota whose resource the group does not use", groups: []Group{group("cpu", 9, 0)}, quotas: []Quota{gpuQuota(0, "cpu")},
@@ -91,12 +91,12 @@ func TestRoom(t *testing.T) {
 			name: "a quota's surge across groups", groups: []Group{group("t4", 9, 1), group("a100", 9, 8)},
 			quotas: []Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Limit: 100, Scale: 1, Source: "node group file", Groups: []string{"t4", "a100"}, Surge: &Surge{Max: 10, Window: time.Minute}}},
 			prior:  func(l *Ledger) { l.Reserve("a100", 1) },
-			room:   2, reason: SurgeLimited, text: "surge of quota gpus: 8 of 10 nvidia.com/gpu requested within 1m0s, more in 1m0s",
+			room:   2, reason: SurgeLimited, text: "surge of quota gpus: 8 of 10 nvidia.com/gpu requested within 1m0s, a node of t4 needs 1, more in 1m0s",
 		},
 		{
 			name: "a surge too small for one node", groups: []Group{group("a100", 9, 8)},
 			quotas: []Quota{{Name: "gpus", Resource: "nvidia.com/gpu", Limit: 100, Scale: 1, Source: "node group file", Groups: []string{"a100"}, Surge: &Surge{Max: 4, Window: time.Minute}}},
-			room:   0, reason: SurgeLimited, text: "surge of quota gpus: 0 of 4 nvidia.com/gpu requested within 1m0s",
+			room:   0, reason: SurgeLimited, text: "surge of quota gpus: 0 of 4 nvidia.com/gpu requested within 1m0s, a node of a100 needs 8",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -156,6 +156,22 @@ func TestSurgeSlides(t *testing.T) {
 	require.Equal(t, 1, reserve(5), "only the first has left the window")
 	l.Refund("t4", 1)
 	require.Equal(t, 1, reserve(5), "a cancelled placeholder is refunded")
+}
+
+// TestND06TextsTellWhatANodeNeeds: a quota with nothing used and no room tells why.
+func TestND06TextsTellWhatANodeNeeds(t *testing.T) {
+	spend := Quota{Name: "spend", Resource: "usd-per-hour", Limit: 40_000_000, Scale: 1_000_000, Source: "node group file", Groups: []string{"a", "b"}}
+	a := Group{ID: "a", Max: 9, Units: map[string]int64{"usd-per-hour": 55_040_000}}
+	b := Group{ID: "b", Max: 100, Units: map[string]int64{"usd-per-hour": 526_000}}
+	l := New(newClock().now)
+	l.Configure([]Group{a, b}, []Quota{spend})
+	require.Equal(t, Limit{QuotaExhausted, 0, "quota spend: 0 of 40 usd-per-hour used, a node of a needs 55.04 (node group file)"}, l.Room("a"))
+
+	spend.Limit, spend.Surge = 1_000_000_000, &Surge{Max: 40_000_000, Window: time.Minute}
+	l.Configure([]Group{a, b}, []Quota{spend})
+	require.Equal(t, "surge of quota spend: 0 of 40 usd-per-hour requested within 1m0s, a node of a needs 55.04", l.Room("a").Text)
+	l.Reserve("b", 76)
+	require.Equal(t, "surge of quota spend: 39.976 of 40 usd-per-hour requested within 1m0s, a node of b needs 0.526, more in 1m0s", l.Room("b").Text)
 }
 
 // TestCP08MachinesCountByTheirType: after a change of type the old machines keep their use,

@@ -104,14 +104,19 @@ func format(units, scale int64) string {
 	return strconv.FormatFloat(float64(units)/float64(scale), 'f', -1, 64)
 }
 
-func (q *quotaState) text() string {
-	return fmt.Sprintf("quota %s: %s of %s %s used (%s)",
-		q.Name, format(q.total(), q.Scale), format(q.Limit, q.Scale), q.Resource, q.Source)
+func (q *quotaState) text(g *groupState) string {
+	return fmt.Sprintf("quota %s: %s of %s %s used, %s (%s)",
+		q.Name, format(q.total(), q.Scale), format(q.Limit, q.Scale), q.Resource, q.need(g), q.Source)
 }
 
-func (q *quotaState) surgeText(now time.Time) string {
-	return fmt.Sprintf("surge of quota %s: %s of %s %s requested within %s%s",
-		q.Name, format(q.window.sum, q.Scale), format(q.Surge.Max, q.Scale), q.Resource, q.Surge.Window, q.window.nextRoom(now, q.Surge.Window))
+func (q *quotaState) surgeText(g *groupState, now time.Time) string {
+	return fmt.Sprintf("surge of quota %s: %s of %s %s requested within %s, %s%s",
+		q.Name, format(q.window.sum, q.Scale), format(q.Surge.Max, q.Scale), q.Resource, q.Surge.Window, q.need(g), q.window.nextRoom(now, q.Surge.Window))
+}
+
+// need tells why a limit with room left has none for the group.
+func (q *quotaState) need(g *groupState) string {
+	return fmt.Sprintf("a node of %s needs %s", g.ID, format(g.Units[q.Resource], q.Scale))
 }
 
 func (g *groupState) surgeText(now time.Time) string {
