@@ -25,6 +25,8 @@ type Machine struct {
 	// HourlyPrice is that of the dearest type in US dollars, since a budget must hold
 	// whichever type is launched; nil when the price of one type is not known.
 	HourlyPrice *float64
+	// PriceSource names the list, place and day of HourlyPrice.
+	PriceSource string
 	// Tags hold the declarations of the group's tags about its Nodes.
 	Tags NodeTags
 }

@@ -41,6 +41,7 @@ func groupBudget(g *nodegroup.Group) quota.Group {
 	for name, t := range g.Each {
 		b.Each[name] = unitsOf(t.Capacity, g.PriceOf(t))
 	}
+	b.Sources = map[string]string{usdPerHour: g.PriceSource()}
 	if g.Retired {
 		b.Max = 0
 	}

@@ -52,6 +52,7 @@ func (s *Server) Reload(ctx context.Context, next *nodegroup.Catalogue) error {
 	defer s.mu.Unlock()
 	s.ledger.Configure(budget(next))
 	s.warnOfOverrides(next)
+	s.warnOfPrices(next)
 	s.metrics.groups(next)
 	s.publishLocked(next, s.freshLocked(states, marks), s.now())
 	return nil

@@ -163,6 +163,7 @@ func (s *Server) loadFirst(ctx context.Context, c *nodegroup.Catalogue) error {
 	s.rememberSurge(states)
 	s.publishLocked(c, byGroup(states), s.now())
 	s.warnOfOverrides(c)
+	s.warnOfPrices(c)
 	s.metrics.groups(c)
 	return nil
 }

@@ -171,6 +171,15 @@ func (s *Server) giveUpSilent(g *nodegroup.Group, state cloud.Group) cloud.Group
 	return state
 }
 
+// warnOfPrices logs the groups for which a limit in dollars goes by a rough estimate.
+func (s *Server) warnOfPrices(c *nodegroup.Catalogue) {
+	for name, groups := range c.Unpriced() {
+		for _, id := range groups {
+			s.log.Warn("quota in dollars goes by a rough price, set hourlyPrice", zap.String(logkey.Quota, name), zap.String(logkey.NodeGroup, id))
+		}
+	}
+}
+
 // goneAfter is how long a group that the cloud does not know any more keeps the
 // instances that it had. An answer without it may be a lapse; after so long nothing
 // of it may keep counting against quotas and in the way of changes.

@@ -52,10 +52,10 @@ func machineOf(g *types.AutoScalingGroup, names []string, known map[string]insta
 		Zones:         g.AvailabilityZones,
 		Min:           int(awssdk.ToInt32(g.MinSize)),
 		Max:           int(awssdk.ToInt32(g.MaxSize)),
-		HourlyPrice:   dearest(names),
 		Tags:          nodeTags(g.Tags),
 	}
-	m.Each = eachType(append(liveTypes(g), names...), known)
+	m.HourlyPrice, m.PriceSource = dearest(names, region)
+	m.Each = eachType(append(liveTypes(g), names...), known, region)
 	for n, name := range names {
 		t, ok := known[name]
 		if !ok {
@@ -85,11 +85,12 @@ func liveTypes(g *types.AutoScalingGroup) (names []string) {
 	return names
 }
 
-func eachType(names []string, known map[string]instanceType) map[string]cloud.MachineType {
+func eachType(names []string, known map[string]instanceType, region string) map[string]cloud.MachineType {
 	each := make(map[string]cloud.MachineType, len(names))
 	for _, name := range names {
 		if t, ok := known[name]; ok {
-			each[name] = cloud.MachineType{Resources: t.resources, HourlyPrice: dearest([]string{name})}
+			price, _ := dearest([]string{name}, region)
+			each[name] = cloud.MachineType{Resources: t.resources, HourlyPrice: price}
 		}
 	}
 	return each

@@ -135,16 +135,3 @@ func TestUnknownQuota(t *testing.T) {
 	require.ErrorIs(t, err, cloud.ErrInvalid)
 	require.ErrorContains(t, err, "L-DB2E81BA")
 }
-
-func TestPrice(t *testing.T) {
-	price, known := Price("g4dn.xlarge")
-	require.True(t, known)
-	require.InDelta(t, 0.526, price, 0)
-	_, known = Price("m5.large")
-	require.False(t, known)
-	for name, price := range prices {
-		letters, _ := family(name)
-		require.Contains(t, []string{"g", "gr", "p"}, letters, name)
-		require.Positive(t, price)
-	}
-}

@@ -4,12 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"gpu-node-provider/cloud/aws"
 	"gpu-node-provider/provider/config"
+	"gpu-node-provider/provider/nodegroup"
 )
 
 // standardInput as the value of --config reads the file from standard input.
@@ -121,7 +125,32 @@ func (o validateOptions) readEmbedded(manifest string, maps []config.ConfigMap) 
 	return files, nil
 }
 
+// checkPrices refuses a limit in dollars over a group whose price is not known. The type of
+// a group on AWS that does not name it is in its launch template, so doctor checks that.
+func checkPrices(c *config.Config, name string) error {
+	var unpriced []error
+	catalogue := nodegroup.New(c, func(group string) string { return group })
+	limited := catalogue.Unpriced()
+	for _, quota := range slices.Sorted(maps.Keys(limited)) {
+		for _, id := range limited[quota] {
+			g, _ := catalogue.Lookup(id)
+			where := ""
+			if c.Cloud.AWS != nil {
+				if _, known := aws.Price(g.InstanceType, g.Region); known || g.InstanceType == "" {
+					continue
+				}
+				where = fmt.Sprintf(" (%s is not on the price list for %s)", g.InstanceType, g.Region)
+			}
+			unpriced = append(unpriced, fmt.Errorf("%s: quota %s is in dollars, and the price of node group %s is not known%s; write its hourlyPrice", name, quota, id, where))
+		}
+	}
+	return errors.Join(unpriced...)
+}
+
 func (o validateOptions) checkFiles(c *config.Config, name string) error {
+	if err := checkPrices(c, name); err != nil {
+		return err
+	}
 	if o.offline {
 		return nil
 	}

@@ -207,6 +207,7 @@ type NodeGroup struct {
 	Each             map[string]MachineType `json:"-"`                     // by instance type: use of quotas by machines of the group, also of a type that it no longer launches
 	Reserved         corev1.ResourceList    `json:"reserved,omitempty"`    // subtracted from Capacity for allocatable
 	HourlyPrice      *float64               `json:"hourlyPrice,omitempty"` // US dollars
+	PriceSource      string                 `json:"-"`                     // where HourlyPrice is from; empty for the file
 	Surge            *Surge                 `json:"surge,omitempty"`
 	ScaleDown        ScaleDown              `json:"scaleDown"`
 }

@@ -116,6 +116,12 @@ func TestFindings(t *testing.T) {
 		change func(s *Snapshot)
 		want   string // all findings above OK
 	}{
+		"a quota in dollars over a group without a price": {
+			func(s *Snapshot) {
+				s.Catalogue = catalogue(t, strings.Replace(file, ", hourlyPrice: 0.5", "", 1)+"quotas: [{name: spend, resource: usd-per-hour, limit: 70}]\n")
+			},
+			"fail prices: quota spend is in dollars, and the real price is not known of node groups: t4 → set hourlyPrice in the node group file",
+		},
 		"a launch failed lately": {
 			func(s *Snapshot) {
 				s.Provider.NodeGroups = []report.NodeGroup{{ID: "t4", EffectiveMax: 4, LaunchFailures: []report.LaunchFailure{
@@ -174,7 +180,7 @@ func TestFindings(t *testing.T) {
 		},
 		"price": {
 			func(s *Snapshot) { s.Catalogue = catalogue(t, strings.Replace(file, ", hourlyPrice: 0.5", "", 1)) },
-			"warn prices: estimated from their resources for node groups: t4 → set hourlyPrice in the node group file",
+			"warn prices: estimated from their resources, above any real price, for node groups: t4 → set hourlyPrice in the node group file",
 		},
 		"overrides": {
 			func(s *Snapshot) {

@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -117,11 +119,19 @@ func quota(q report.Quota, now time.Time) Finding {
 
 func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
-// prices checks that groups have a price: the expander `price` of Cluster Autoscaler and
-// quotas on usd-per-hour need it.
-func prices(s *Snapshot) []Finding {
+// prices checks that groups have a real price: without one a quota on usd-per-hour limits
+// something else than money, and the expander `price` of Cluster Autoscaler compares
+// estimates.
+func prices(s *Snapshot) (found []Finding) {
 	if s.CatalogueErr != nil {
 		return []Finding{{Level: Warn, Text: "unknown: " + s.CatalogueErr.Error()}}
+	}
+	const do = "set hourlyPrice in the node group file"
+	unpriced := s.Catalogue.Unpriced()
+	for _, quota := range slices.Sorted(maps.Keys(unpriced)) {
+		found = append(found, Finding{
+			Level: Fail, Text: fmt.Sprintf("quota %s is in dollars, and the real price is not known of node groups: %s", quota, strings.Join(unpriced[quota], ", ")), Do: do,
+		})
 	}
 	var without []string
 	for _, g := range s.Catalogue.All() {
@@ -129,13 +139,14 @@ func prices(s *Snapshot) []Finding {
 			without = append(without, g.ID)
 		}
 	}
-	if len(without) == 0 {
+	switch {
+	case len(found) > 0:
+		return found
+	case len(without) == 0:
 		return []Finding{{Level: OK, Text: "all node groups have a price"}}
+	default:
+		return []Finding{{Level: Warn, Text: "estimated from their resources, above any real price, for node groups: " + strings.Join(without, ", "), Do: do}}
 	}
-	return []Finding{{
-		Level: Warn, Text: "estimated from their resources for node groups: " + strings.Join(without, ", "),
-		Do: "set hourlyPrice in the node group file",
-	}}
 }
 
 // overrides warns of scaleDown overrides: the answer to NodeGroupGetOptions has no field for

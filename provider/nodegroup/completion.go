@@ -178,7 +178,7 @@ func completed(g config.NodeGroup, m cloud.Machine, found bool) config.NodeGroup
 		g.Reserved = eksReserved(g.Capacity)
 	}
 	if g.HourlyPrice == nil {
-		g.HourlyPrice = m.HourlyPrice
+		g.HourlyPrice, g.PriceSource = m.HourlyPrice, m.PriceSource
 	}
 	return g
 }

@@ -10,24 +10,55 @@ import (
 	"gpu-node-provider/provider/config"
 )
 
-// Rough prices in US dollars per hour, for groups without hourlyPrice. They only rank
-// groups: a GPU outweighs the other resources of its node.
+// Rough prices in US dollars per hour, for groups without a real one. They are above the
+// on-demand prices of 2026-01-21 for every accelerated type in every region (the dearest
+// accelerator is an eighth of p6-b300.48xlarge, 17.80), so that a limit in dollars errs on
+// the safe side.
 const (
-	roughVCPU = 0.04
-	roughGiB  = 0.005
-	roughGPU  = 0.50
+	roughVCPU = 0.10
+	roughGiB  = 0.015
+	roughGPU  = 20.0
 	gib       = 1 << 30
 )
 
-// HourlyPrice returns the price of one node in US dollars per hour. fromFile is false
-// for an estimate from the node's resources.
-func (g *Group) HourlyPrice() (dollars float64, fromFile bool) { return g.price, g.priced }
+// HourlyPrice returns the price of one node in US dollars per hour, of the dearest type
+// that the cloud may launch. real is false for an estimate from the node's resources.
+func (g *Group) HourlyPrice() (dollars float64, real bool) { return g.price, g.priced }
+
+// PriceSource tells where HourlyPrice is from, for a person.
+func (g *Group) PriceSource() string {
+	switch {
+	case !g.priced:
+		return "a rough estimate, since its real price is not known"
+	case g.NodeGroup.PriceSource != "":
+		return g.NodeGroup.PriceSource
+	default:
+		return "hourlyPrice in the node group file"
+	}
+}
 
 func (g *Group) hourlyPrice() (float64, bool) {
 	if g.NodeGroup.HourlyPrice != nil {
 		return *g.NodeGroup.HourlyPrice, true
 	}
+	if g.MostCapacity != nil {
+		return roughPrice(g.MostCapacity), false
+	}
 	return roughPrice(g.Capacity), false
+}
+
+// Unpriced returns, by quota on usd-per-hour, the ids of its groups whose real price is not
+// known: with those the quota limits something else than money.
+func (c *Catalogue) Unpriced() map[string][]string {
+	without := map[string][]string{}
+	for _, q := range c.quotas {
+		for _, id := range q.Groups {
+			if q.Resource == config.ResourceUSDPerHour && !c.byID[id].priced {
+				without[q.Name] = append(without[q.Name], id)
+			}
+		}
+	}
+	return without
 }
 
 // PriceOf returns the price of one machine of a type in US dollars per hour.

@@ -43,6 +43,9 @@ type Group struct {
 	// Units maps a resource to its use by one node, in units of the quotas on that
 	// resource. A missing resource is not used.
 	Units map[string]int64
+	// Sources tells where an amount of Units is from, for messages; missing where a node
+	// shows it.
+	Sources map[string]string
 	// Each is Units by the type of a machine, also of types that the group no longer
 	// launches. A machine of a type that is missing here counts as Units.
 	Each map[string]map[string]int64
@@ -116,7 +119,11 @@ func (q *quotaState) surgeText(g *groupState, now time.Time) string {
 
 // need tells why a limit with room left has none for the group.
 func (q *quotaState) need(g *groupState) string {
-	return fmt.Sprintf("a node of %s needs %s", g.ID, format(g.Units[q.Resource], q.Scale))
+	text := fmt.Sprintf("a node of %s needs %s", g.ID, format(g.Units[q.Resource], q.Scale))
+	if source := g.Sources[q.Resource]; source != "" {
+		text += " by " + source
+	}
+	return text
 }
 
 func (g *groupState) surgeText(now time.Time) string {
