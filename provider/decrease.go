@@ -94,6 +94,7 @@ func (w *write) cancel(ctx context.Context, placeholders []string) (int, error) 
 func (w *write) cancelled(state cloud.Group, n int) {
 	w.s.ledger.Refund(w.id, n)
 	w.s.metrics.cancelled.WithLabelValues(w.id).Add(float64(n))
+	w.ordered(-n)
 	w.learned(state)
 }
 

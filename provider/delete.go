@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -77,6 +78,7 @@ func (s *Server) delete(ctx context.Context, id string, nodes []checkpoint.Insta
 	if err != nil {
 		return fmt.Errorf("no node of group %s was deleted: %w", id, err)
 	}
+	maps.Copy(held, w.notOrdered(plan.terminate))
 	kept, err := plan.keep(held)
 	if err != nil {
 		s.metrics.refused.WithLabelValues(id).Add(float64(len(held)))

@@ -83,6 +83,22 @@ func TestOP02LaunchFailuresStay(t *testing.T) {
 	require.Equal(t, "Warning LaunchFailed 2 launches of node group t4 failed: InsufficientInstanceCapacity: the simulated cloud has 1 instances for group t4, all in use", <-events.Events)
 }
 
+// TestOP02FailureThatADecreaseFinds: no reading has shown it before it is cancelled.
+func TestOP02FailureThatADecreaseFinds(t *testing.T) {
+	clock := newClock()
+	pretend, err := simulated.New(simulated.Options{Now: clock.Now, BootDelay: bootDelay, LaunchDelay: time.Second, Capacity: map[string]int{"t4": 1}})
+	require.NoError(t, err)
+	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: pretend, Now: clock.Now})
+	require.NoError(t, increase(s, "t4", 2))
+	clock.Step(2 * time.Second)
+	_, err = s.NodeGroupDecreaseTargetSize(t.Context(), &proto.NodeGroupDecreaseTargetSizeRequest{Id: "t4", Delta: -1})
+	require.NoError(t, err)
+	r := s.Report().NodeGroups[0]
+	require.Equal(t, []int{1, 0}, []int{r.Target, r.Failed})
+	require.Len(t, r.LaunchFailures, 1)
+	require.Equal(t, 1, r.LaunchFailures[0].Count)
+}
+
 // TestOP02FailuresAreBounded: the newest reasons stay, and equal ones are counted.
 func TestOP02FailuresAreBounded(t *testing.T) {
 	clock := newClock()

@@ -43,6 +43,7 @@ func (s *Server) increase(ctx context.Context, id string, delta int) error {
 	if err != nil {
 		return err
 	}
+	w.ordered(bought.granted)
 	w.tell(delta, bought)
 	if bought.granted+bought.absorbed == 0 && !bought.forgone {
 		return &limitError{group: id, limit: bought.limit}

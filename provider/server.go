@@ -100,11 +100,16 @@ type groupRecord struct {
 	writing bool
 
 	request scaleUpRequest
-	// announced is how much growth the last refresh had room for, less what was
-	// granted since.
+	// announced is how much growth the last refresh had room for, less what was granted
+	// since: Cluster Autoscaler plans with it until the next, also when other groups
+	// have used up what they share.
 	announced int
 	// doubt is set while the outcome of an IncreaseSize is not known.
 	doubt *doubt
+	// ordered counts the machines of a discovered group that were asked for and have not
+	// arrived, and bought holds those that have; see ordered.go.
+	ordered int
+	bought  map[string]bool
 	// unclear is true from a write of any kind whose outcome is not known until
 	// the cloud has been read: the snapshot may not be what is there.
 	unclear bool

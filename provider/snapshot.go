@@ -50,10 +50,6 @@ type groupView struct {
 	// max is the effective maximum, and limit what makes it so.
 	max   int
 	limit quota.Limit
-	// announced is how many of the nodes that the last refresh had room for
-	// have not been asked for yet: Cluster Autoscaler plans with them until the next,
-	// also when other groups have used up what they share.
-	announced int
 
 	forNode    *proto.NodeGroupForNodeResponse
 	targetSize *proto.NodeGroupTargetSizeResponse
@@ -105,15 +101,8 @@ func (s *Server) publishLocked(catalogue *nodegroup.Catalogue, states map[string
 		next.taken = old.taken
 	}
 	for _, g := range catalogue.All() {
-		state, fresh := states[g.ID]
 		before := old.groups[g.ID]
-		if problem := state.Problem; !fresh || problem != nil {
-			state = lastKnown(g.ID, before)
-			if fresh {
-				state.Problem = problem
-			}
-			fresh = false
-		}
+		state, fresh := latest(g.ID, before, states)
 		read := taken
 		if before != nil && (!fresh || taken.IsZero()) {
 			read = before.read
@@ -123,10 +112,11 @@ func (s *Server) publishLocked(catalogue *nodegroup.Catalogue, states map[string
 			state, fresh = cloud.Group{ID: g.ID, Problem: state.Problem}, true
 		}
 		state = s.giveUpSilent(g, state)
+		s.ledgerLocked(g.ID, state, fresh)
 		if fresh {
 			s.noteFailuresLocked(state)
+			s.recordLocked(g.ID).arrivedLocked(g.Discovered, before, state)
 		}
-		s.ledgerLocked(g.ID, state, fresh)
 		next.order = append(next.order, &groupView{Group: g, state: state, read: read, troubled: since})
 		next.groups[g.ID] = next.order[len(next.order)-1]
 	}
@@ -194,6 +184,19 @@ func (s *Server) troubledSince(before *groupView, state cloud.Group) time.Time {
 	default:
 		return s.now()
 	}
+}
+
+// latest returns what states has of a group, and true, or else what was last known of it.
+func latest(id string, before *groupView, states map[string]cloud.Group) (state cloud.Group, fresh bool) {
+	now, told := states[id]
+	if told && now.Problem == nil {
+		return now, true
+	}
+	state = lastKnown(id, before)
+	if told {
+		state.Problem = now.Problem
+	}
+	return state, false
 }
 
 // lastKnown is what a group was when the cloud last told of it. One that it has
@@ -314,6 +317,7 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 			g.limit = quota.Limit{Reason: quota.AtMaximum, Text: "launching is suspended for the group in the cloud"}
 		}
 		s.tellProblem(before, g)
+		s.tellDropped(before, g)
 		g.max = g.state.Target + g.limit.Room
 		if g.unrequested > 0 && g.canGrow() { // so that Cluster Autoscaler can ask, and be told that it need not
 			g.max = max(g.max, g.state.Target+1)
@@ -321,7 +325,6 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 		if whole || before == nil {
 			record.announced = g.limit.Room
 		}
-		g.announced = record.announced
 		g.answers(before)
 		next.nodeGroups.NodeGroups = append(next.nodeGroups.NodeGroups, g.forNode.GetNodeGroup())
 	}
@@ -343,6 +346,19 @@ func (s *Server) tellProblem(before, g *groupView) {
 		s.log.Error("node group cannot be served", zap.String(logkey.NodeGroup, g.ID), zap.String(logkey.Reason, is))
 	default:
 		s.log.Info("node group is served again", zap.String(logkey.NodeGroup, g.ID))
+	}
+}
+
+// tellDropped tells of a group that is kept although no file has it, once.
+func (s *Server) tellDropped(before, g *groupView) {
+	n := len(g.state.Instances)
+	if !g.Dropped || n == 0 || before != nil && before.Dropped {
+		return
+	}
+	s.log.Warn("node group is not in the node group file and has instances, so it is kept as retired until it is empty",
+		zap.String(logkey.NodeGroup, g.ID), zap.Int(logkey.Instances, n))
+	if s.cluster != nil {
+		s.cluster.WarnSelf("GroupNotInFile", fmt.Sprintf("node group %s is not in the node group file and has %d instances; it is kept as retired until it is empty", g.ID, n))
 	}
 }
 

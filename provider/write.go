@@ -177,6 +177,7 @@ func (s *Server) settleLocked(record *groupRecord, state cloud.Group) {
 	if raised := state.Target - d.target; raised > 0 {
 		record.doubt = nil
 		record.request.end(endedUnreadAnswer)
+		record.ordered += raised
 		s.log.Warn("increase with an unknown outcome was carried out",
 			zap.String(logkey.NodeGroup, state.ID), zap.Int(logkey.Granted, raised))
 		return

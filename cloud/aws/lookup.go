@@ -144,6 +144,27 @@ type liveInstance struct {
 	stage   stage
 }
 
+// Owners returns the ASG of each machine that is in one, by provider id.
+func (c *Cloud) Owners(ctx context.Context, machines []string) (map[string]string, error) {
+	var names []string
+	for _, id := range machines {
+		if name, k := parseID(id); k == kindMachine {
+			names = append(names, name)
+		}
+	}
+	live, err := c.liveInstances(ctx, names)
+	if err != nil {
+		return nil, fault(ctx, fmt.Sprintf("looking for the groups of %d instances", len(names)), err)
+	}
+	owners := map[string]string{}
+	for _, i := range live {
+		if i.stage.listed && slices.Contains(machines, i.id) {
+			owners[i.id] = i.asg
+		}
+	}
+	return owners, nil
+}
+
 // lookupBatch is the most instances DescribeAutoScalingInstances takes.
 const lookupBatch = 50
 

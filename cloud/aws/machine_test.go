@@ -39,7 +39,8 @@ func TestMachines(t *testing.T) {
 
 	require.Equal(t, cloud.Machine{
 		InstanceTypes: []string{"g4dn.xlarge"}, Least: t4x1, Most: t4x1, Architecture: "amd64",
-		Zones: []string{"us-east-1a", "us-east-1b"}, Min: 1, Max: 4, HourlyPrice: new(0.526),
+		Zones: []string{"us-east-1a", "us-east-1b"}, Min: 1, Max: 4, HourlyPrice: new(0.526), PriceSource: "list price of g4dn.xlarge in us-east-1 on 2026-01-21",
+		Each: map[string]cloud.MachineType{"g4dn.xlarge": {Resources: t4x1, HourlyPrice: new(0.526)}},
 		Tags: cloud.NodeTags{Labels: map[string]string{"accelerator": "nvidia-tesla-t4"}, Resources: map[string]string{}},
 	}, machines["t4"])
 	require.Equal(t, []string{"g4dn.xlarge", "g4dn.metal"}, machines["mixed"].InstanceTypes)

@@ -31,7 +31,10 @@ type runningCloud struct {
 	complete func(context.Context, *config.Config) (*config.Config, error)
 	// completeEvery is the interval of complete; 0 when the file describes everything.
 	completeEvery time.Duration
-	readEvery     time.Duration // see provider.Options.ReadEvery
+	// owners returns the cloud's names of the groups of instances, by instance; nil when the
+	// cloud has no names but the ids of node groups.
+	owners    func(ctx context.Context, instances []string) (map[string]string, error)
+	readEvery time.Duration // see provider.Options.ReadEvery
 	// quota reads a service quota; nil when the cloud has none.
 	quota func(ctx context.Context, code string) (cloud.ServiceQuota, error)
 }
@@ -79,6 +82,7 @@ func awsCloud(backend *aws.Cloud, c *config.AWS, log *zap.Logger) *runningCloud 
 		completeEvery: completeRounds * c.RefreshInterval.Duration,
 		readEvery:     c.RefreshInterval.Duration,
 		quota:         backend.Quota,
+		owners:        backend.Owners,
 	}
 }
 

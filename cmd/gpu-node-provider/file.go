@@ -145,7 +145,7 @@ func (r *replica) dropsNodes(next *config.Config) error {
 		id := node.Labels[nodegroup.Label]
 		asg, stays := after[id]
 		was, known := before[id]
-		if id != "" && (!stays || known && asg != was) {
+		if known && (!stays || asg != was) { // a group that is in neither file is kept by the leader, see keepDropped
 			dropped[id] = true
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -58,6 +59,12 @@ func (r *replica) leadWith(ctx context.Context, running *runningCloud, backgroun
 		background.add(r.kube.guard.Run) // Pods change while the cloud cannot be read
 	}
 	l, err := r.firstSnapshot(ctx, running)
+	if err != nil {
+		return err
+	}
+	err = r.progress.retry(ctx, "the groups of nodes that the node group file does not have are not known yet", func(ctx context.Context) error {
+		return r.keepDropped(ctx, l)
+	})
 	if err != nil {
 		return err
 	}
@@ -177,13 +184,16 @@ func (l *leader) apply(ctx context.Context, file *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if file.Cloud.AWS != nil && file.Cloud.AWS.Discovery != nil {
-		completed.NodeGroups = append(completed.NodeGroups, nodegroup.Leaving(l.completed, completed, l.server.Instances)...)
+	before := *l.completed
+	if file.Cloud.AWS == nil || file.Cloud.AWS.Discovery == nil { // what the old file has must be in the new one
+		before.NodeGroups = slices.DeleteFunc(slices.Clone(before.NodeGroups), func(g config.NodeGroup) bool { return !g.Dropped })
 	}
-	if err := l.server.Reload(ctx, nodegroup.New(completed, l.cloud.TemplateID)); err != nil {
+	whole := *completed // which may be the file
+	whole.NodeGroups = slices.Concat(completed.NodeGroups, nodegroup.Leaving(&before, completed, l.server.Instances))
+	if err := l.server.Reload(ctx, nodegroup.New(&whole, l.cloud.TemplateID)); err != nil {
 		return err
 	}
-	l.file, l.completed = file, completed
+	l.file, l.completed = file, &whole
 	return nil
 }
 

@@ -245,6 +245,9 @@ func problems(r report.Provider) string {
 		if g.Problem != "" {
 			fmt.Fprintf(&b, "\n%s: %s\n", g.ID, g.Problem)
 		}
+		if g.Dropped {
+			fmt.Fprintf(&b, "\n%s: not in the node group file, and kept as retired until its %d instances are gone\n", g.ID, len(g.Instances))
+		}
 		for _, i := range g.Instances {
 			if i.Error != "" {
 				fmt.Fprintf(&b, "\n%s: %s\n", i.ID, i.Error)

@@ -192,6 +192,7 @@ type NodeGroup struct {
 	MinSize          int                    `json:"minSize"`
 	MaxSize          int                    `json:"maxSize"`           // required unless Retired
 	Retired          bool                   `json:"retired,omitempty"` // the group shrinks to 0, does not grow, and stays listed until it is empty
+	Dropped          bool                   `json:"-"`                 // in no file and not discovered, and kept as Retired until it is empty
 	AutoScalingGroup string                 `json:"autoScalingGroup,omitempty"`
 	Discovered       bool                   `json:"-"` // found by its tags, and not in the file
 	InstanceType     string                 `json:"instanceType,omitempty"`

@@ -40,6 +40,12 @@ func nodeGroups(s *Snapshot) (found []Finding) {
 		return cannot
 	}
 	for _, g := range s.Provider.NodeGroups {
+		if g.Dropped {
+			found = append(found, Finding{
+				Level: Warn, Text: fmt.Sprintf("node group %s is not in the node group file, and is kept as retired until its %d instances are gone", g.ID, len(g.Instances)),
+				Do: "write it into the file, with retired: true if its nodes are to go",
+			})
+		}
 		switch {
 		case g.Problem != "":
 			found = append(found, Finding{Level: Fail, Text: fmt.Sprintf("node group %s cannot be served: %s", g.ID, g.Problem)})

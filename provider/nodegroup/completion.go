@@ -88,7 +88,7 @@ func (c *Completion) group(file *config.Config, g config.NodeGroup, m cloud.Mach
 		return g, nil
 	}
 	whole := completed(g, m, found)
-	if wrong := alone(file, whole).Validate(); wrong != nil {
+	if wrong := alone(file, whole).Validate(); wrong != nil && !g.Dropped { // nothing new is placed on its nodes by a template
 		whole.Unknown, problem = wrong.Error(), wrong
 	}
 	c.log(g.AutoScalingGroup, problem)

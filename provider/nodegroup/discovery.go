@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"gpu-node-provider/provider/config"
 )
 
@@ -50,6 +52,32 @@ func withHash(id, asg string) string {
 	return strings.Trim(id[:min(len(id), maxID-tail-1)]+"-"+hex.EncodeToString(sum[:])[:tail], "-")
 }
 
+// Dropped returns a retired group for instances that no group of a completed file has. id is
+// that of their Nodes' label or of their record, asg the Auto Scaling group on AWS, and node
+// one of the Nodes, nil without one.
+func Dropped(c *config.Config, id, asg string, node *corev1.Node) config.NodeGroup {
+	for _, g := range c.NodeGroups {
+		if g.ID == id { // it has another Auto Scaling group in the file
+			id = withHash(id, asg)
+			break
+		}
+	}
+	g := config.NodeGroup{ID: id, AutoScalingGroup: asg, Retired: true, Dropped: true, OS: "linux", Arch: "amd64"}
+	if c.Cloud.AWS != nil {
+		g.Region = c.Cloud.AWS.Region
+	}
+	if node == nil {
+		return g
+	}
+	if model, ok := node.Labels[c.GPULabel]; ok {
+		g.Labels = map[string]string{c.GPULabel: model}
+	}
+	if c.Cloud.AWS == nil { // else the cloud describes its machines
+		g.Capacity = node.Status.Capacity
+	}
+	return g
+}
+
 // Leaving returns the groups of before that are missing from next and still have
 // instances, as retired groups, which stay until they are empty.
 func Leaving(before, next *config.Config, instances func(group string) int) []config.NodeGroup {
@@ -59,7 +87,7 @@ func Leaving(before, next *config.Config, instances func(group string) int) []co
 			return n.ID == g.ID || n.AutoScalingGroup == g.AutoScalingGroup
 		})
 		if !there && instances(g.ID) > 0 {
-			g.Retired, g.MinSize = true, 0
+			g.Retired, g.Dropped, g.MinSize = true, true, 0
 			stay = append(stay, g)
 		}
 	}

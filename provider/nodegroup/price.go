@@ -22,8 +22,8 @@ const (
 )
 
 // HourlyPrice returns the price of one node in US dollars per hour, of the dearest type
-// that the cloud may launch. real is false for an estimate from the node's resources.
-func (g *Group) HourlyPrice() (dollars float64, real bool) { return g.price, g.priced }
+// that the cloud may launch. known is false for an estimate from the node's resources.
+func (g *Group) HourlyPrice() (dollars float64, known bool) { return g.price, g.priced }
 
 // PriceSource tells where HourlyPrice is from, for a person.
 func (g *Group) PriceSource() string {

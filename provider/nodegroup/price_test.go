@@ -1,6 +1,7 @@
 package nodegroup
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -40,8 +41,14 @@ func TestRoughPrice(t *testing.T) {
 // interfaces come with the machine.
 func TestND06OnlyAcceleratorsHaveARoughPrice(t *testing.T) {
 	price := func(devices string) float64 {
-		p, fromFile := group(t, "capacity: {cpu: 4, memory: 16Gi"+devices+"}, labels: {accelerator: some}").HourlyPrice()
-		require.False(t, fromFile)
+		text := "capacity: {cpu: 4, memory: 16Gi" + devices + "}"
+		for _, gpu := range gpuResources {
+			if strings.Contains(devices, string(gpu)+":") {
+				text += ", labels: {accelerator: some}"
+			}
+		}
+		p, known := group(t, text).HourlyPrice()
+		require.False(t, known)
 		return p
 	}
 	plain := 4*roughVCPU + 16*roughGiB

@@ -49,6 +49,7 @@ type NodeGroup struct {
 	Deleting     int        `json:"deleting"`
 	Forgotten    int        `json:"forgotten"` // in flight; the next increase is answered with them
 	Retired      bool       `json:"retired"`
+	Dropped      bool       `json:"dropped,omitempty"` // retired because no file has it
 	Limit        string     `json:"limit"`             // the limit that bounds growth, with numbers and source
 	Problem      string     `json:"problem,omitempty"` // why the cloud cannot serve the group
 	Instances    []Instance `json:"instances"`

@@ -52,8 +52,10 @@ type setup struct {
 	groups    []string // entries of nodeGroups; train alone when empty
 	quotas    []string
 	readEvery time.Duration
-	endpoint  string // the Stub's when empty
-	complete  bool   // complete the groups from the cloud, as the program does
+	// discovered makes the groups be found by their tags, not listed.
+	discovered bool
+	complete   bool   // complete the groups from the cloud, as the program does
+	endpoint   string // the Stub's when empty
 }
 
 // group is an entry of nodeGroups, on the Auto Scaling group of the same name.
@@ -121,6 +123,9 @@ quotas: [%s]
 		completion := nodegroup.Completion{Machines: w.cloud.Machines, Discover: w.cloud.Discover, Log: zap.NewNop()}
 		c, err = completion.Complete(w.t.Context(), c)
 		require.NoError(w.t, err)
+	}
+	for n := range c.NodeGroups {
+		c.NodeGroups[n].Discovered = file.discovered
 	}
 	return nodegroup.New(c, w.cloud.TemplateID)
 }
