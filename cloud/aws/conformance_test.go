@@ -52,6 +52,7 @@ func TestConformance(t *testing.T) {
 func TestConformanceWhileTimePasses(t *testing.T) {
 	cloudtest.Run(t, func(t *testing.T) cloudtest.Harness {
 		h, stub := harness(t)
+		h.Immediate = true
 		stub.Faults(awstest.Rule{Fault: awstest.Do(func() { stub.Step() })})
 		return h
 	})
@@ -61,6 +62,7 @@ func TestConformanceWhileTimePasses(t *testing.T) {
 func TestConformanceImmediate(t *testing.T) {
 	cloudtest.Run(t, func(t *testing.T) cloudtest.Harness {
 		h, stub := harness(t)
+		h.Immediate = true
 		stub.Immediate(true)
 		return h
 	})

@@ -31,8 +31,13 @@ type Harness struct {
 	// Starve makes the launches of a group which are asked for from now on fail
 	// for lack of capacity.
 	Starve func(t testing.TB, group string)
+	// Immediate is set where a unit may be a machine as soon as it is asked for.
+	// Then the checks that need a placeholder which becomes a machine are no part
+	// of the suite.
+	Immediate bool
 	// Reopen is optional. It ends the Backend's process and returns one, not
-	// configured, that a new process would have of the same cloud.
+	// configured, that a new process would have of the same cloud. Without it
+	// reopenChecks are no part of the suite.
 	Reopen func(t testing.TB) cloud.Backend
 	// EndMidway is optional. It returns a context that ends while the next call
 	// is under way, as far as that can be arranged. Without it midwayChecks are no part
@@ -42,7 +47,7 @@ type Harness struct {
 
 // Run runs the suite, with a new Harness for each check.
 func Run(t *testing.T, fresh func(t *testing.T) Harness) {
-	for _, topic := range topics(fresh(t).EndMidway != nil) {
+	for _, topic := range topics(fresh(t)) {
 		t.Run(topic.name, func(t *testing.T) {
 			for _, check := range topic.checks {
 				t.Run(check.name, func(t *testing.T) { check.run(newEnv(t, fresh(t))) })
@@ -63,18 +68,26 @@ type topic struct {
 	checks []check
 }
 
-func topics(midway bool) []topic {
-	deadlines := deadlineChecks
-	if midway {
+// topics returns the checks that a Harness can play.
+func topics(h Harness) []topic {
+	cancel, lookup, configure, deadlines := cancelChecks, lookupChecks, configureChecks, deadlineChecks
+	if !h.Immediate {
+		cancel = slices.Concat(cancel, cancelArrivedChecks)
+		lookup = slices.Concat(lookup, lookupArrivedChecks)
+	}
+	if h.Reopen != nil {
+		configure = slices.Concat(configure, reopenChecks)
+	}
+	if h.EndMidway != nil {
 		deadlines = slices.Concat(deadlines, midwayChecks)
 	}
 	return []topic{
 		{"describe", describeChecks},
 		{"increase", increaseChecks},
-		{"cancel", cancelChecks},
+		{"cancel", cancel},
 		{"delete", deleteChecks},
-		{"lookup", lookupChecks},
-		{"configure", configureChecks},
+		{"lookup", lookup},
+		{"configure", configure},
 		{"errors", errorChecks},
 		{"deadlines", deadlines},
 		{"concurrency", concurrencyChecks},
