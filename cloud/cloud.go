@@ -109,6 +109,11 @@ type Group struct {
 	Suspended bool
 	// Instances lists placeholders, live and departing instances, each once.
 	Instances []Instance
+	// Revision orders the pictures of a group that one Backend returns: the higher one is
+	// newer.
+	Revision uint64
+	// Unsettled is what may still come of writes whose outcome is not known.
+	Unsettled Unsettled
 	// Problem is why this group cannot be served now, in one of this package's
 	// classes: it does not exist in the cloud, or is of a kind that a Backend
 	// refuses. The other fields are then what was last known of it, or zero but
@@ -116,6 +121,14 @@ type Group struct {
 	// group that is as it should be. What fails for all groups is no Problem but
 	// the error of Describe.
 	Problem error
+}
+
+// Unsettled is by how much Target may still change through writes that returned
+// ErrUnknownOutcome. The Backend keeps it until it knows their outcome, or nothing can come
+// of them any more.
+type Unsettled struct {
+	// More and Fewer are the most by which Target may rise and fall.
+	More, Fewer int
 }
 
 // Spec is what a Backend needs to know of a configured node group.
@@ -153,8 +166,8 @@ const (
 //
 // A write that returned nil is seen by every Describe that starts afterwards. A
 // write whose outcome cannot be known returns ErrUnknownOutcome (or the
-// context's error alone); Describe tells the outcome. Any other error means that
-// nothing changed.
+// context's error alone) with the group as the Backend knows it then: what may still come of
+// the write is in its Unsettled. Any other error means that nothing changed.
 //
 // Returned values are the caller's: the Backend never changes them afterwards.
 type Backend interface {
@@ -174,12 +187,13 @@ type Backend interface {
 	// them. more must not call the Backend, which may hold a lock.
 	Increase(ctx context.Context, id string, more func(Group) int) (Group, error)
 
-	// Cancel gives up the named placeholders, as many as Min allows, lowers Target
-	// by as many as it gave up, and returns their ids. A named placeholder that has become a
-	// machine, or that is gone, is left out of the result and changes nothing:
-	// Cancel never ends a live or booting instance. An id of another group or
-	// cloud is ErrInvalid, and nothing changes.
-	Cancel(ctx context.Context, id string, placeholders []string) (Group, []string, error)
+	// Cancel reads the group and gives up the placeholders that which returns for that
+	// reading, as many as Min allows, lowers Target by as many as it gave up, and returns
+	// their ids. It calls which once, and not when the reading fails; which must not call
+	// the Backend. A placeholder that has become a machine, or that is gone, is left out of
+	// the result and changes nothing: Cancel never ends a live or booting instance. An id of
+	// another group or cloud is ErrInvalid, and nothing changes.
+	Cancel(ctx context.Context, id string, which func(Group) []string) (Group, []string, error)
 
 	// Delete terminates the named instances and lowers Target by one for each
 	// that was not already going. It returns the ids whose termination is

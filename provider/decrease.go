@@ -31,10 +31,7 @@ func (s *Server) decrease(ctx context.Context, id string, delta int) error {
 		return err
 	}
 	defer w.end()
-	if err := w.describe(ctx); err != nil {
-		return err
-	}
-	cancelled, err := w.cancel(ctx, latestFirst(w.state.Instances, delta))
+	cancelled, err := w.cancel(ctx, func(now cloud.Group) []string { return latestFirst(now.Instances, delta) })
 	if err != nil {
 		return err
 	}
@@ -71,47 +68,34 @@ func latestFirst(instances []cloud.Instance, n int) []string {
 	return ids
 }
 
-// cancel gives placeholders up and says how many there still were.
-func (w *write) cancel(ctx context.Context, placeholders []string) (int, error) {
-	if len(placeholders) == 0 {
-		return 0, nil
-	}
+// cancel gives up the placeholders that which picks, and returns how many there still were.
+func (w *write) cancel(ctx context.Context, which func(cloud.Group) []string) (int, error) {
 	if err := hasTime(ctx, leastTime); err != nil {
 		return 0, fmt.Errorf("nothing was cancelled: %w", err)
 	}
-	state, cancelled, err := w.s.backend.Cancel(ctx, w.id, placeholders)
-	if isUnknown(err) {
-		w.lost()
-		return w.confirmCancelled(ctx, placeholders, err)
+	var before cloud.Group // not read yet
+	asked := 0
+	state, cancelled, err := w.s.backend.Cancel(ctx, w.id, func(now cloud.Group) []string {
+		w.read(now)
+		placeholders := which(now)
+		before, asked = now, len(placeholders)
+		return placeholders
+	})
+	w.learned(state)
+	n := len(cancelled)
+	switch {
+	case isUnknown(err) && before.ID != "" && asked == 0:
+		return 0, nil // nothing was requested
+	case isUnknown(err) && state.ID != "":
+		// Some may have become machines meanwhile; only the target tells them apart.
+		// Of a fall by more, the rest is somebody else's.
+		n = min(max(0, before.Target-state.Target), asked)
 	}
-	if err != nil {
-		return 0, fmt.Errorf("cancelling %d placeholders of node group %s: %w", len(placeholders), w.id, err)
+	if err != nil && n == 0 {
+		return 0, fmt.Errorf("cancelling %d placeholders of node group %s: %w", asked, w.id, err)
 	}
-	w.cancelled(state, len(cancelled))
-	return len(cancelled), nil
-}
-
-func (w *write) cancelled(state cloud.Group, n int) {
 	w.s.ledger.Refund(w.id, n)
 	w.s.metrics.cancelled.WithLabelValues(w.id).Add(float64(n))
 	w.ordered(-n)
-	w.learned(state)
-}
-
-// confirmCancelled asks the cloud what became of a cancellation.
-func (w *write) confirmCancelled(ctx context.Context, placeholders []string, unknown error) (int, error) {
-	before := w.now()
-	ctx, stop := aside(ctx)
-	defer stop()
-	if err := w.describe(ctx); err != nil {
-		return 0, fmt.Errorf("cancelling %d placeholders of node group %s: %w", len(placeholders), w.id, unknown)
-	}
-	// Some may have become machines meanwhile; only the target tells them apart.
-	// Of a fall by more, the rest is somebody else's.
-	n := min(max(0, before.Target-w.state.Target), len(placeholders))
-	if n == 0 {
-		return 0, fmt.Errorf("cancelling %d placeholders of node group %s: %w", len(placeholders), w.id, unknown)
-	}
-	w.cancelled(*w.state, n)
 	return n, nil
 }

@@ -67,9 +67,6 @@ func (s *Server) delete(ctx context.Context, id string, nodes []checkpoint.Insta
 		return err
 	}
 	defer w.end()
-	if err := w.settle(ctx); err != nil {
-		return err
-	}
 	plan, err := w.plan(ctx, nodes, labelled)
 	if err != nil {
 		return err
@@ -139,7 +136,7 @@ func (w *write) plan(ctx context.Context, nodes []checkpoint.Instance, labelled 
 		return nil, err
 	}
 	least := max(w.view.minSize(), w.now().Min)
-	left := w.now().Target - len(plan.cancel) - len(plan.terminate)
+	left := w.now().Target - w.now().Unsettled.Fewer - len(plan.cancel) - len(plan.terminate)
 	if len(plan.terminate) > 0 && left < least {
 		return nil, precondition("nothing was deleted; group %s has a target of %d, and without %d nodes it would be below its minimum of %d",
 			w.id, w.now().Target, len(plan.terminate), least)
@@ -227,9 +224,12 @@ func (w *write) spellings(nodes []checkpoint.Instance) error {
 
 // carryOut is the part that changes something.
 func (w *write) carryOut(ctx context.Context, plan *deletion) error {
-	cancelled, err := w.cancel(ctx, plan.cancel)
-	if err != nil {
-		return err
+	cancelled := 0
+	if len(plan.cancel) > 0 {
+		var err error
+		if cancelled, err = w.cancel(ctx, func(cloud.Group) []string { return plan.cancel }); err != nil {
+			return err
+		}
 	}
 	terminated, err := w.terminate(ctx, plan.terminate)
 	if cancelled+terminated > 0 {
@@ -254,12 +254,9 @@ func (w *write) terminate(ctx context.Context, nodes []checkpoint.Instance) (int
 		ids = append(ids, n.ID)
 	}
 	state, confirmed, err := w.s.backend.Delete(ctx, w.id, ids)
-	if err == nil || len(confirmed) > 0 {
-		w.learned(state)
-	}
-	if isUnknown(err) {
-		w.lost()
-		confirmed = append(confirmed, w.confirmTerminated(ctx, without(ids, confirmed))...)
+	w.learned(state)
+	if isUnknown(err) && state.ID != "" {
+		confirmed = append(confirmed, notLive(state, without(ids, confirmed))...)
 	}
 	w.s.metrics.terminated.WithLabelValues(w.id).Add(float64(len(confirmed)))
 	missing := without(ids, confirmed)
@@ -281,22 +278,11 @@ func without(ids, these []string) []string {
 	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return slices.Contains(these, id) })
 }
 
-// confirmTerminated asks the cloud which of the instances are going or gone.
-func (w *write) confirmTerminated(ctx context.Context, ids []string) []string {
-	ctx, cancel := aside(ctx)
-	defer cancel()
-	if err := w.describe(ctx); err != nil {
-		return nil
-	}
+// notLive returns which of the instances are going or gone.
+func notLive(state cloud.Group, ids []string) []string {
 	live := map[string]bool{}
-	for _, i := range w.state.Instances {
+	for _, i := range state.Instances {
 		live[i.ID] = i.State != cloud.Deleting
 	}
-	var confirmed []string
-	for _, id := range ids {
-		if !live[id] {
-			confirmed = append(confirmed, id)
-		}
-	}
-	return confirmed
+	return slices.DeleteFunc(ids, func(id string) bool { return live[id] })
 }

@@ -97,10 +97,10 @@ func shared(r quota.Reason) bool { return r == quota.SurgeLimited || r == quota.
 // reading of the group. With nil the group's new state has been learned.
 func (w *write) buy(ctx context.Context, delta int) (purchase, error) {
 	var p purchase
-	var before int
+	var before cloud.Group // not read yet
 	state, err := w.s.backend.Increase(ctx, w.id, func(now cloud.Group) int {
-		w.settled(now)
-		before = now.Target
+		w.read(now)
+		before = now
 		p.absorbed = w.absorb(now, delta)
 		rest := delta - p.absorbed
 		switch {
@@ -112,19 +112,18 @@ func (w *write) buy(ctx context.Context, delta int) (purchase, error) {
 		}
 		return p.granted
 	})
+	w.learned(state)
 	switch {
 	case err == nil:
-		w.learned(state)
 		return p, nil
-	case isUnknown(err) && p.granted == 0 && w.state != nil:
-		return p, nil // the group was read, and nothing was requested
-	case isUnknown(err) && p.granted > 0:
-		w.lost()
-		return p, w.verify(ctx, before, p.granted, err)
-	default:
+	case isUnknown(err) && before.ID != "" && p.granted == 0:
+		return p, nil // nothing was requested
+	case isUnknown(err) && state.Target > before.Target && p.granted > 0:
+		return p, nil // it shows
+	case !isUnknown(err): // else it counts as bought until the Backend knows
 		w.s.ledger.Release(w.id, p.granted)
-		return p, fmt.Errorf("increasing node group %s by %d: %w", w.id, delta, err)
 	}
+	return p, fmt.Errorf("increasing node group %s by %d: %w", w.id, delta, err)
 }
 
 // reserve takes nodes off the limits by a reading of the group, and a grant off what was
@@ -132,7 +131,7 @@ func (w *write) buy(ctx context.Context, delta int) (purchase, error) {
 func (w *write) reserve(p *purchase, now cloud.Group, nodes int) {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
-	w.s.observeLocked(w.record, now)
+	w.s.observeLocked(now)
 	p.granted, p.limit = w.s.ledger.Reserve(w.id, nodes)
 	announced := w.record.announced
 	w.record.announced = max(0, announced-p.granted)
@@ -140,30 +139,6 @@ func (w *write) reserve(p *purchase, now cloud.Group, nodes int) {
 		w.record.announced = 0
 		p.forgone = announced > 0 && shared(p.limit.Reason)
 	}
-}
-
-// verify finds out whether an increase was carried out. While that is not
-// known what was granted counts as bought; a later reading of the cloud settles it.
-func (w *write) verify(ctx context.Context, before, granted int, unknown error) error {
-	w.s.mu.Lock()
-	earlier := w.record.doubt
-	w.record.doubt = nil
-	w.s.mu.Unlock()
-	ctx, cancel := aside(ctx)
-	defer cancel()
-	if err := w.describe(ctx); err == nil && w.state.Target > before {
-		return nil
-	}
-	w.s.mu.Lock()
-	defer w.s.mu.Unlock()
-	w.record.doubt = &doubt{target: w.now().Target, granted: granted, until: w.s.now().Add(doubtFor)}
-	if earlier != nil {
-		w.record.doubt.granted += earlier.granted
-	}
-	if w.state != nil {
-		return fmt.Errorf("increasing node group %s by %d: not carried out yet: %w: %w", w.id, granted, cloud.ErrUnavailable, unknown)
-	}
-	return fmt.Errorf("increasing node group %s by %d: %w", w.id, granted, unknown)
 }
 
 // tell logs a purchase, counts it, and tells the waiting Pods what was left out of it.

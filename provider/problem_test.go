@@ -28,7 +28,7 @@ func TestGroupWithAProblem(t *testing.T) {
 	b.describe = func(_ context.Context, groups []cloud.Group) ([]cloud.Group, error) {
 		for n := range groups {
 			if groups[n].ID == "t4" {
-				groups[n] = cloud.Group{ID: "t4", Problem: fmt.Errorf("there is no such group: %w", cloud.ErrNotFound)}
+				groups[n] = cloud.Group{ID: "t4", Revision: groups[n].Revision, Problem: fmt.Errorf("there is no such group: %w", cloud.ErrNotFound)}
 			}
 		}
 		return groups, nil

@@ -2,7 +2,6 @@ package provider
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -44,16 +43,11 @@ func (s *Server) readLately() bool {
 	if age >= s.readEvery {
 		return false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if age >= watchEvery && s.now().Before(s.watched) {
-		return false
-	}
-	return true
+	return age < watchEvery || !s.current.Load().unsettled
 }
 
 // watchEvery is how often the cloud is read for an asking Cluster Autoscaler while
-// a write may still show whose outcome was not known.
+// something may still come of a write whose outcome was not known.
 const watchEvery = 5 * time.Second
 
 // refreshOnce is refresh, unless the cloud has been read while this call waited
@@ -87,10 +81,8 @@ func (s *Server) refresh(ctx context.Context) error {
 	return s.read(ctx)
 }
 
-// read is the reading of a refresh. A group that is written to while the cloud
-// is read keeps what its write said.
+// read is the reading of a refresh.
 func (s *Server) read(ctx context.Context) error {
-	marks := s.marks()
 	states, err := s.backend.Describe(ctx)
 	if err != nil {
 		s.metrics.refreshFailed(err)
@@ -104,62 +96,27 @@ func (s *Server) read(ctx context.Context) error {
 	defer s.tellFailures() // once the lock is free
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fresh := s.freshLocked(states, marks)
-	s.publishLocked(s.current.Load().catalogue, fresh, s.now())
-	if s.now().Before(s.watched) {
+	if s.current.Load().unsettled {
 		s.cordonSoon()
 	}
+	s.publishLocked(s.current.Load().catalogue, s.newerLocked(states), s.now())
 	return nil
 }
 
-// freshLocked picks the groups that nobody has written to since the marks
-// were taken.
-func (s *Server) freshLocked(states []cloud.Group, marks map[string]uint64) map[string]cloud.Group {
-	fresh := make(map[string]cloud.Group, len(states))
+// newerLocked returns the groups that are newer than the snapshot. A group that is being
+// written to is left to its write, which holds a reservation in the ledger.
+func (s *Server) newerLocked(states []cloud.Group) map[string]cloud.Group {
+	newer := make(map[string]cloud.Group, len(states))
 	for _, state := range states {
 		record := s.recordLocked(state.ID)
-		if record.writes != marks[state.ID] || record.writing {
+		before := s.current.Load().groups[state.ID]
+		if record.writing || before != nil && state.Revision <= before.state.Revision {
 			continue
 		}
 		if state.Problem == nil { // else nothing has been learned of it
-			s.noteOutsider(record, state)
-			s.settleLocked(record, state)
+			s.noteTargetLocked(record, state)
 		}
-		fresh[state.ID] = state
+		newer[state.ID] = state
 	}
-	return fresh
-}
-
-// noteOutsider tells of a target that is not what this process left: somebody else
-// changes it, and on some clouds chooses the machines that go by that.
-func (s *Server) noteOutsider(record *groupRecord, state cloud.Group) {
-	before := s.current.Load().groups[state.ID]
-	ours := record.unclear || record.doubt != nil || s.now().Before(record.watched)
-	if before == nil || before.problem() != "" || ours || before.state.Target == state.Target {
-		return
-	}
-	text := fmt.Sprintf("the target of node group %s changed from %d to %d, and this provider did not change it", state.ID, before.state.Target, state.Target)
-	s.metrics.outside.WithLabelValues(state.ID).Inc()
-	s.log.Warn("target changed outside this provider", zap.String(logkey.NodeGroup, state.ID), zap.Int(logkey.PreviousTarget, before.state.Target), zap.Int(logkey.Target, state.Target))
-	if s.cluster != nil {
-		s.cluster.WarnSelf("CapacityChangedOutside", text)
-	}
-}
-
-func (s *Server) marks() map[string]uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	marks := make(map[string]uint64, len(s.groups))
-	for id, record := range s.groups {
-		marks[id] = record.writes
-	}
-	return marks
-}
-
-// isUnknown says whether a write may or may not have been carried out.
-func isUnknown(err error) bool {
-	if errors.Is(err, cloud.ErrGivenUp) {
-		return false
-	}
-	return errors.Is(err, cloud.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return newer
 }

@@ -43,7 +43,6 @@ func (s *Server) Reload(ctx context.Context, next *nodegroup.Catalogue) error {
 	if err := s.backend.Configure(ctx, next.Specs()); err != nil {
 		return s.restore(ctx, fmt.Errorf("configuring the node groups in the cloud: %w", err))
 	}
-	marks := s.marks()
 	states, err := s.backend.Describe(ctx)
 	if err != nil {
 		return s.restore(ctx, fmt.Errorf("reading the node groups from the cloud: %w", err))
@@ -54,7 +53,7 @@ func (s *Server) Reload(ctx context.Context, next *nodegroup.Catalogue) error {
 	s.warnOfOverrides(next)
 	s.warnOfPrices(next)
 	s.metrics.groups(next)
-	s.publishLocked(next, s.freshLocked(states, marks), s.now())
+	s.publishLocked(next, s.newerLocked(states), s.now())
 	return nil
 }
 

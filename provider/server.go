@@ -80,10 +80,8 @@ type Server struct {
 
 	mu     sync.Mutex // guards what follows, and the step from one snapshot to the next
 	groups map[string]*groupRecord
-	// watched is until when the cloud is read more often; see write.lost.
-	watched time.Time
-	toldOf  map[podReason]time.Time // Events on waiting Pods, so as not to repeat them
-	untold  []untold                // see tellFailures
+	toldOf map[podReason]time.Time // Events on waiting Pods, so as not to repeat them
+	untold []untold                // see tellFailures
 	// reloadError is why the file on disk is not the one in force.
 	reloadError error
 }
@@ -94,9 +92,7 @@ var _ proto.CloudProviderServer = (*Server)(nil)
 type groupRecord struct {
 	lane lane
 
-	// writes counts the beginnings and ends of writes. A Describe during which
-	// it changed may have missed the write, so its answer is not taken.
-	writes  uint64
+	// writing is true from the beginning of a write to its end.
 	writing bool
 
 	request scaleUpRequest
@@ -104,17 +100,10 @@ type groupRecord struct {
 	// since: Cluster Autoscaler plans with it until the next, also when other groups
 	// have used up what they share.
 	announced int
-	// doubt is set while the outcome of an IncreaseSize is not known.
-	doubt *doubt
 	// ordered counts the machines of a discovered group that were asked for and have not
 	// arrived, and bought holds those that have; see ordered.go.
 	ordered int
 	bought  map[string]bool
-	// unclear is true from a write of any kind whose outcome is not known until
-	// the cloud has been read: the snapshot may not be what is there.
-	unclear bool
-	// watched is until when a write whose outcome was not known may still show.
-	watched time.Time
 	// failed are the placeholders whose failure is in failures.
 	failed map[string]bool
 	// failures are the last failed launches, at most maxFailures, the newest last.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
@@ -105,12 +106,30 @@ type scripted struct {
 	cloud.Backend
 	describe func(ctx context.Context, groups []cloud.Group) ([]cloud.Group, error)
 	increase func(ctx context.Context, g cloud.Group, err error) (cloud.Group, error)
-	// loseAnswers carries out a Cancel or Delete and says that it does not know.
+	// loseAnswers carries out a Cancel or Delete, and returns what the group was before.
 	loseAnswers bool
+	// unsettled is of group t4 in all its pictures.
+	unsettled cloud.Unsettled
+}
+
+func (b *scripted) shown(g cloud.Group) cloud.Group {
+	if g.ID == "t4" {
+		g.Unsettled = b.unsettled
+	}
+	return g
+}
+
+// lost returns a group as it was before a write of one unit whose answer is lost.
+func (b *scripted) lost(before []cloud.Group) (cloud.Group, []string, error) {
+	b.unsettled.Fewer = 1
+	return b.shown(before[0]), nil, cloud.ErrUnknownOutcome
 }
 
 func (b *scripted) Describe(ctx context.Context, ids ...string) ([]cloud.Group, error) {
 	groups, err := b.Backend.Describe(ctx, ids...)
+	for n := range groups {
+		groups[n] = b.shown(groups[n])
+	}
 	if b.describe == nil || err != nil {
 		return groups, err
 	}
@@ -120,23 +139,25 @@ func (b *scripted) Describe(ctx context.Context, ids ...string) ([]cloud.Group, 
 func (b *scripted) Increase(ctx context.Context, id string, more func(cloud.Group) int) (cloud.Group, error) {
 	g, err := b.Backend.Increase(ctx, id, more)
 	if b.increase == nil {
-		return g, err
+		return b.shown(g), err
 	}
 	return b.increase(ctx, g, err)
 }
 
-func (b *scripted) Cancel(ctx context.Context, id string, placeholders []string) (cloud.Group, []string, error) {
-	g, cancelled, err := b.Backend.Cancel(ctx, id, placeholders)
+func (b *scripted) Cancel(ctx context.Context, id string, which func(cloud.Group) []string) (cloud.Group, []string, error) {
+	before, _ := b.Backend.Describe(ctx, id)
+	g, cancelled, err := b.Backend.Cancel(ctx, id, which)
 	if b.loseAnswers {
-		return cloud.Group{}, nil, cloud.ErrUnknownOutcome
+		return b.lost(before)
 	}
 	return g, cancelled, err
 }
 
 func (b *scripted) Delete(ctx context.Context, id string, instances []string) (cloud.Group, []string, error) {
+	before, _ := b.Backend.Describe(ctx, id)
 	g, confirmed, err := b.Backend.Delete(ctx, id, instances)
 	if b.loseAnswers {
-		return cloud.Group{}, nil, cloud.ErrUnknownOutcome
+		return b.lost(before)
 	}
 	return g, confirmed, err
 }
@@ -165,8 +186,8 @@ func TestUnknownOutcomeIsSettledByTheCloud(t *testing.T) {
 	clock := newClock()
 	backend := &scripted{Backend: newTestCloud(t, clock.Now)}
 	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.Now})
-	backend.increase = func(context.Context, cloud.Group, error) (cloud.Group, error) {
-		return cloud.Group{}, cloud.ErrUnknownOutcome
+	backend.increase = func(_ context.Context, g cloud.Group, _ error) (cloud.Group, error) {
+		return g, cloud.ErrUnknownOutcome
 	}
 	require.NoError(t, increase(s, "t4", 2), "the cloud says that it was carried out")
 	require.Equal(t, 2, targetOfT4(t, s))
@@ -199,19 +220,21 @@ func TestOutcomeThatComesToLightLateIsAbsorbed(t *testing.T) {
 	s := start(t, Options{Catalogue: catalogue(testConfig()), Backend: backend, Now: clock.Now})
 
 	ctx, cancel := context.WithCancel(context.Background())
+	before := s.current.Load().groups["t4"].state
 	backend.increase = func(ctx context.Context, _ cloud.Group, _ error) (cloud.Group, error) {
 		cancel()
-		return cloud.Group{}, context.Cause(ctx)
+		before.Unsettled.More = 2
+		return before, context.Cause(ctx)
 	}
-	backend.describe = func(context.Context, []cloud.Group) ([]cloud.Group, error) { return nil, cloud.ErrThrottled }
 	_, err := s.NodeGroupIncreaseSize(ctx, &proto.NodeGroupIncreaseSizeRequest{Id: "t4", Delta: 2})
 	require.Error(t, err)
 	require.Equal(t, 0, targetOfT4(t, s), "not known yet")
 
-	backend.increase, backend.describe = nil, nil
+	backend.increase = nil
 	_, err = s.Refresh(context.Background(), &proto.RefreshRequest{})
 	require.NoError(t, err)
 	require.Equal(t, 2, targetOfT4(t, s))
+	require.Zero(t, testutil.ToFloat64(s.metrics.outside.WithLabelValues("t4")), "it was ours")
 	require.NoError(t, increase(s, "t4", 2))
 	require.Equal(t, 2, targetOfT4(t, s), "absorbed")
 }
@@ -225,12 +248,11 @@ func TestIncreaseAfterALostCancellationIsNotAbsorbedByWhatWasCancelled(t *testin
 	placeholder := s.current.Load().groups["t4"].state.Instances[0].ID
 
 	backend.loseAnswers = true
-	backend.describe = func(context.Context, []cloud.Group) ([]cloud.Group, error) { return nil, cloud.ErrThrottled }
 	_, err := s.NodeGroupDeleteNodes(context.Background(), &proto.NodeGroupDeleteNodesRequest{
 		Id: "t4", Nodes: []*proto.ExternalGrpcNode{{ProviderID: placeholder, Name: placeholder}},
 	})
 	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
-	backend.loseAnswers, backend.describe = false, nil
+	backend.loseAnswers, backend.unsettled = false, cloud.Unsettled{}
 	require.NoError(t, increase(s, "t4", 1))
 	groups, err := backend.Backend.Describe(context.Background(), "t4")
 	require.NoError(t, err)
@@ -255,10 +277,9 @@ func TestDeletionAfterALostDeletionIsHeldToTheMinimum(t *testing.T) {
 		return err
 	}
 	backend.loseAnswers = true
-	backend.describe = func(context.Context, []cloud.Group) ([]cloud.Group, error) { return nil, cloud.ErrThrottled }
 	require.Equal(t, codes.Unavailable, status.Code(remove(0)))
-
-	backend.loseAnswers, backend.describe = false, nil
+	require.Equal(t, 2, targetOfT4(t, s), "not known yet")
+	backend.loseAnswers = false
 	require.Equal(t, codes.FailedPrecondition, status.Code(remove(1)), "the first is gone, the second is the minimum")
 }
 

@@ -27,6 +27,8 @@ type snapshot struct {
 	owner    map[string]string // instance or placeholder id → node group id
 	deleting map[string]bool   // ids in owner whose instance is being deleted
 	departed map[string]departure
+	// unsettled is true while something may come of a write whose outcome is not known.
+	unsettled bool
 
 	nodeGroups *proto.NodeGroupsResponse
 	gpuLabel   *proto.GPULabelResponse
@@ -112,8 +114,9 @@ func (s *Server) publishLocked(catalogue *nodegroup.Catalogue, states map[string
 			state, fresh = cloud.Group{ID: g.ID, Problem: state.Problem}, true
 		}
 		state = s.giveUpSilent(g, state)
-		s.ledgerLocked(g.ID, state, fresh)
+		next.unsettled = next.unsettled || state.Unsettled != cloud.Unsettled{}
 		if fresh {
+			s.observeLocked(state)
 			s.noteFailuresLocked(state)
 			s.recordLocked(g.ID).arrivedLocked(g.Discovered, before, state)
 		}
@@ -217,24 +220,13 @@ func (s *Server) recordLocked(id string) *groupRecord {
 	return r
 }
 
-func (s *Server) ledgerLocked(id string, state cloud.Group, fresh bool) {
-	record := s.recordLocked(id)
-	// A group in the middle of a write holds a reservation that an older state
-	// would wipe out.
-	if !fresh || record.writing {
-		return
-	}
-	s.observeLocked(record, state)
-}
-
 // observeLocked tells the ledger the size of a group. What may still come of an increase
-// in doubt counts, so that it is not bought elsewhere.
-func (s *Server) observeLocked(record *groupRecord, state cloud.Group) {
-	size := quota.Size{Target: state.Target, Deleting: len(state.Instances) - state.Target, CloudMax: state.Max, Machines: byType(state)}
-	if d := record.doubt; d.stands(s.now()) {
-		size.Target = max(size.Target, d.target+d.granted)
-	}
-	s.ledger.Observe(state.ID, size)
+// whose outcome is not known counts, so that it is not bought elsewhere.
+func (s *Server) observeLocked(state cloud.Group) {
+	s.ledger.Observe(state.ID, quota.Size{
+		Target: state.Target + state.Unsettled.More, Deleting: len(state.Instances) - state.Target,
+		CloudMax: state.Max, Machines: byType(state),
+	})
 }
 
 // byType counts the machines of a group by their own type.
@@ -310,8 +302,8 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 		record := s.recordLocked(g.ID)
 		s.followRequestLocked(before, g)
 		g.limit = s.ledger.Room(g.ID)
-		if d := record.doubt; d.stands(s.now()) {
-			g.limit.Text += fmt.Sprintf("; %d nodes of an unconfirmed increase included", d.granted)
+		if more := g.state.Unsettled.More; more > 0 {
+			g.limit.Text += fmt.Sprintf("; %d nodes of an unconfirmed increase included", more)
 		}
 		if g.state.Suspended {
 			g.limit = quota.Limit{Reason: quota.AtMaximum, Text: "launching is suspended for the group in the cloud"}

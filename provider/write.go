@@ -2,6 +2,7 @@ package provider
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,7 +12,8 @@ import (
 	"gpu-node-provider/cloud/logkey"
 )
 
-// write is one write to one group, from its turn in the lane to its end.
+// write is one write to one group, from its turn in the lane to its end. What may still come
+// of an earlier one whose outcome is not known is the Backend's to say, in Group.Unsettled.
 type write struct {
 	s      *Server
 	id     string
@@ -21,21 +23,6 @@ type write struct {
 	// state is what the cloud said last; nil when it has not been asked.
 	state *cloud.Group
 }
-
-// doubt is an IncreaseSize that may still have raised the target.
-type doubt struct {
-	target  int // before it
-	granted int // by how much
-	until   time.Time
-}
-
-// stands says whether something may still come of it.
-func (d *doubt) stands(now time.Time) bool { return d != nil && !now.After(d.until) }
-
-// doubtFor is how long a raised target that nobody else explains is put down
-// to an IncreaseSize whose outcome was not known: clouds finish what they were
-// sent within seconds, and a minute leaves no doubt.
-const doubtFor = time.Minute
 
 // leastTime has to be left of the caller's deadline when the cloud is sent a
 // write: with less, the cloud carries out what the caller takes for failed.
@@ -55,13 +42,12 @@ func hasTime(ctx context.Context, least time.Duration) error {
 	return nil
 }
 
-// confirmTimeout bounds what is asked about a write after its caller's time is over.
-const confirmTimeout = 5 * time.Second
-
-// aside is a context for finding out what became of a write. That has to be known
-// also when nobody waits for the answer any more.
-func aside(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
+// isUnknown reports whether a write may or may not have been carried out.
+func isUnknown(err error) bool {
+	if errors.Is(err, cloud.ErrGivenUp) {
+		return false
+	}
+	return errors.Is(err, cloud.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
 // begin waits for the group's lane. Every write that began must end.
@@ -82,34 +68,17 @@ func (s *Server) begin(ctx context.Context, id string) (*write, error) {
 		record.lane.leave()
 		return nil, unknownGroup(id)
 	}
-	record.writes++
 	record.writing = true
 	s.mu.Unlock()
 	return &write{s: s, id: id, record: record, view: view}, nil
-}
-
-// settle asks the cloud about an earlier write whose outcome is not known:
-// until it is, the minimum cannot be held.
-func (w *write) settle(ctx context.Context) error {
-	w.s.mu.Lock()
-	pending := w.record.unclear || w.record.doubt != nil
-	w.s.mu.Unlock()
-	if !pending {
-		return nil
-	}
-	return w.describe(ctx)
 }
 
 // end publishes what the write has learned and lets the next one in.
 func (w *write) end() {
 	s := w.s
 	s.mu.Lock()
-	w.record.writes++
 	w.record.writing = false
 	if w.state != nil {
-		if w.record.doubt != nil { // what this write did is no sign of the earlier one
-			w.record.doubt.target = w.state.Target
-		}
 		s.publishLocked(s.current.Load().catalogue, map[string]cloud.Group{w.id: *w.state}, time.Time{})
 	}
 	s.mu.Unlock()
@@ -117,17 +86,11 @@ func (w *write) end() {
 	s.tellFailures()
 }
 
-// learned takes over what the cloud said of the group.
-func (w *write) learned(state cloud.Group) { w.state = &state }
-
-// lost notes that the cloud may or may not have done what it was asked. It may
-// also do so later, so it is looked at more often for a while.
-func (w *write) lost() {
-	w.s.mu.Lock()
-	defer w.s.mu.Unlock()
-	w.record.unclear = true
-	w.record.watched = w.s.now().Add(doubtFor)
-	w.s.watched = w.record.watched
+// learned takes over what the cloud said of the group, if it said anything.
+func (w *write) learned(state cloud.Group) {
+	if state.ID != "" {
+		w.state = &state
+	}
 }
 
 // now is the group as it is known to this write.
@@ -150,39 +113,41 @@ func (w *write) describe(ctx context.Context) error {
 	if problem := states[0].Problem; problem != nil {
 		return fmt.Errorf("reading node group %s from the cloud: %w", w.id, problem)
 	}
-	w.settled(states[0])
+	w.read(states[0])
 	return nil
 }
 
-// settled takes over a reading of the group.
-func (w *write) settled(state cloud.Group) {
+// read takes over a reading of the group, from before this write changes anything.
+func (w *write) read(state cloud.Group) {
 	state = w.s.giveUpSilent(w.view.Group, state)
 	w.s.mu.Lock()
-	w.s.noteOutsider(w.record, state)
-	w.s.settleLocked(w.record, state)
+	w.s.noteTargetLocked(w.record, state)
 	w.s.noteFailuresLocked(state) // a cancellation may follow
 	w.s.mu.Unlock()
 	w.learned(state)
 }
 
-// settleLocked takes note that the cloud was read, and clears a doubt: a target
-// above what it was before means that the IncreaseSize was carried out after all, and
-// that its caller took it for failed.
-func (s *Server) settleLocked(record *groupRecord, state cloud.Group) {
-	record.unclear = false
-	d := record.doubt
-	if d == nil {
+// noteTargetLocked compares the target of a reading with the last one. A rise that a write of
+// unknown outcome explains is that write; a change that none explains is not of this
+// provider, and on some clouds the cloud chooses the machines that go by it.
+func (s *Server) noteTargetLocked(record *groupRecord, state cloud.Group) {
+	before := s.current.Load().groups[state.ID]
+	if before == nil || before.problem() != "" {
 		return
 	}
-	if raised := state.Target - d.target; raised > 0 {
-		record.doubt = nil
+	from, change, unsettled := before.state.Target, state.Target-before.state.Target, before.state.Unsettled
+	switch {
+	case change == 0, change < 0 && -change <= unsettled.Fewer:
+	case change > 0 && change <= unsettled.More:
+		record.ordered += change
 		record.request.end(endedUnreadAnswer)
-		record.ordered += raised
-		s.log.Warn("increase with an unknown outcome was carried out",
-			zap.String(logkey.NodeGroup, state.ID), zap.Int(logkey.Granted, raised))
-		return
-	}
-	if s.now().After(d.until) {
-		record.doubt = nil
+		s.log.Warn("increase with an unknown outcome was carried out", zap.String(logkey.NodeGroup, state.ID), zap.Int(logkey.Granted, change))
+	default:
+		s.metrics.outside.WithLabelValues(state.ID).Inc()
+		s.log.Warn("target changed outside this provider", zap.String(logkey.NodeGroup, state.ID), zap.Int(logkey.PreviousTarget, from), zap.Int(logkey.Target, state.Target))
+		if s.cluster != nil {
+			s.cluster.WarnSelf("CapacityChangedOutside",
+				fmt.Sprintf("the target of node group %s changed from %d to %d, and this provider did not change it", state.ID, from, state.Target))
+		}
 	}
 }

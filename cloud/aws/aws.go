@@ -80,6 +80,9 @@ type Cloud struct {
 	number     atomic.Uint64 // of the last placeholder
 	tickets    atomic.Uint64 // puts readings and writes in order
 
+	// configured has Run protect the groups.
+	configured chan struct{}
+
 	machines   machineCache
 	quotaCache quotaCache
 
@@ -160,6 +163,7 @@ func open(sdk awssdk.Config, o Options) (*Cloud, error) {
 		named:      map[string]*group{},
 		before:     map[string]*group{},
 		cluster:    o.Cluster,
+		configured: make(chan struct{}, 1),
 	}
 	c.connect(sdk)
 	c.number.Store(firstNumber(o.Now()))

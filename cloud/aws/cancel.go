@@ -2,7 +2,6 @@ package aws
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -16,21 +15,22 @@ import (
 // Cancel implements cloud.Backend. Never is less desired than what is there, and
 // never less than MinSize: when that allows only some of the placeholders to be
 // given up, the others stay.
-func (c *Cloud) Cancel(ctx context.Context, id string, placeholders []string) (cloud.Group, []string, error) {
+func (c *Cloud) Cancel(ctx context.Context, id string, which func(cloud.Group) []string) (cloud.Group, []string, error) {
 	g, err := c.begin(ctx, "cancel", id)
 	if err != nil {
 		return cloud.Group{}, nil, err
-	}
-	for _, p := range placeholders {
-		if owner, k := parseID(p); k != kindPlaceholder || owner != id {
-			return cloud.Group{}, nil, fmt.Errorf("aws: %q is not a placeholder of group %q: %w", p, id, cloud.ErrInvalid)
-		}
 	}
 	now, err := c.look(ctx, g)
 	if err != nil {
 		return cloud.Group{}, nil, err
 	}
 	c.forgetLeaving(g)
+	placeholders := which(c.shown(g))
+	for _, p := range placeholders {
+		if owner, k := parseID(p); k != kindPlaceholder || owner != id {
+			return cloud.Group{}, nil, fmt.Errorf("aws: %q is not a placeholder of group %q: %w", p, id, cloud.ErrInvalid)
+		}
+	}
 	if len(still(now, placeholders)) == 0 {
 		return c.shown(g), nil, nil
 	}
@@ -76,10 +76,10 @@ func (c *Cloud) giveUp(ctx context.Context, g *group, now standing, given []stri
 
 	value := now.desired - len(given)
 	if err := c.setDesired(ctx, g, now, value); err != nil {
-		if !errors.Is(err, cloud.ErrUnknownOutcome) {
+		if !isUnknown(err) {
 			c.forgetLeaving(g)
 		}
-		return cloud.Group{}, nil, err
+		return c.known(g, err), nil, err
 	}
 	c.forgetLeaving(g)
 	arrived := c.keepArrivals(ctx, g, value, len(given))

@@ -21,7 +21,7 @@ func TestCP10WritesDoNotWaitForExplanations(t *testing.T) {
 	}
 	_, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(1))
 	require.NoError(t, err)
-	_, _, err = c.Cancel(t.Context(), "t4", idsOf(g, isPlaceholder))
+	_, _, err = c.Cancel(t.Context(), "t4", cloudtest.These(idsOf(g, isPlaceholder)))
 	require.NoError(t, err)
 	_, _, err = c.Delete(t.Context(), "t4", idsOf(g, isMachine)[:1])
 	require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestCP07SurplusIsEndedWithoutLowering(t *testing.T) {
 // earlier writes: AWS would end instances.
 func TestCP17IncreaseSendsNoLessThanShown(t *testing.T) {
 	c, stub, g := short(t, 2, 4, Options{})
-	_, _, err := c.Cancel(t.Context(), "t4", idsOf(g, isPlaceholder))
+	_, _, err := c.Cancel(t.Context(), "t4", cloudtest.These(idsOf(g, isPlaceholder)))
 	require.NoError(t, err)
 	stub.Capacity("train-t4", -1, "")
 	stub.SetDesired("train-t4", 6) // back to a value of before, as an answer that lags would show

@@ -37,6 +37,10 @@ func (c *Cloud) Configure(ctx context.Context, specs []cloud.Spec) error {
 		named[spec.ID] = c.rememberedLocked(spec)
 	}
 	c.order, c.named, c.found = order, named, found
+	select {
+	case c.configured <- struct{}{}:
+	default: // Run has not seen the last one yet
+	}
 	return nil
 }
 

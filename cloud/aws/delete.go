@@ -48,7 +48,7 @@ func (c *Cloud) Delete(ctx context.Context, id string, instances []string) (clou
 	}
 	desired, err := c.level(ctx, g, now, departures)
 	if err != nil {
-		return cloud.Group{}, nil, err
+		return c.known(g, err), nil, err
 	}
 	return c.end(ctx, g, desired, departures)
 }
@@ -186,10 +186,12 @@ func (c *Cloud) noteEnded(ctx context.Context, g *group, desired int, departures
 		switch {
 		case !known: // what AWS shows counts
 		case err != nil:
-			l.possible(most-done.doubt, most)
+			l.lost(most-done.doubt, most)
 		default:
 			l.doubted(shown, most-done.doubt, most, now)
 		}
+		desired := l.desired(shown, now)
+		l.mayShow(desired, min(desired, most-done.doubt), desired, now)
 	})
 }
 

@@ -66,6 +66,7 @@ type standing struct {
 	// desired and live are in AWS's count: without standby.
 	desired, live int
 	min, max      int
+	unsettled     cloud.Unsettled
 	placeholders  []string
 	states        map[string]stage // of each listed instance, by provider id
 }
@@ -125,7 +126,7 @@ func (g *group) wrote(c *Cloud, note func(l *lag, now time.Time)) {
 
 // paint makes the picture of a standing and the placeholders that fit it.
 func (g *group) paint(s standing) {
-	p := cloud.Group{ID: g.id, Min: s.min, Max: s.max, Instances: make([]cloud.Instance, 0, len(g.raw.Instances)+len(g.placeholders))}
+	p := cloud.Group{ID: g.id, Min: s.min, Max: s.max, Unsettled: s.unsettled, Instances: make([]cloud.Instance, 0, len(g.raw.Instances)+len(g.placeholders))}
 	for _, i := range g.raw.Instances {
 		id := providerID(i)
 		state, listed := s.states[id]
@@ -173,6 +174,9 @@ func (g *group) standing(now time.Time) standing {
 			outside++
 		}
 	}
+	// More than are desired count as asked for, so only what goes beyond both is still to come.
+	s.unsettled.More, _ = g.lag.unsettled(max(s.desired, s.live), now)
+	_, s.unsettled.Fewer = g.lag.unsettled(s.desired, now)
 	s.min = int(awssdk.ToInt32(g.raw.MinSize)) + outside
 	s.max = int(awssdk.ToInt32(g.raw.MaxSize)) + outside
 	for _, p := range g.placeholders {
@@ -210,7 +214,7 @@ func (g *group) zone() string {
 // shown is the picture for a caller, who may change it.
 func (g *group) shown() cloud.Group {
 	p := g.picture
-	p.ID, p.Problem = g.id, g.problem
+	p.ID, p.Problem, p.Revision = g.id, g.problem, g.ticket
 	p.Instances = slices.Clone(p.Instances)
 	for n, i := range p.Instances {
 		if i.Error != nil {

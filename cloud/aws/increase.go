@@ -46,7 +46,7 @@ func (c *Cloud) Increase(ctx context.Context, id string, more func(cloud.Group) 
 	// would end instances of its own choice.
 	value := max(base+delta, int(awssdk.ToInt32(now.asg.DesiredCapacity)))
 	if err := c.setDesired(ctx, g, now, value); err != nil {
-		return cloud.Group{}, err
+		return c.known(g, err), err
 	}
 	return c.shown(g), nil
 }

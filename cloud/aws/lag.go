@@ -30,7 +30,18 @@ type lag struct {
 	past   []int     // what an answer that lags can show instead
 	until  time.Time // until when value counts
 	ending map[string]time.Time
+	// raise and lower are the farthest values that writes whose outcome is not known may
+	// still set.
+	raise, lower possible
 }
+
+// possible is a desired capacity that may still show, until a time.
+type possible struct {
+	value int
+	until time.Time
+}
+
+func (p possible) open(now time.Time) bool { return now.Before(p.until) }
 
 // set notes that the desired capacity has been set. The earlier values are what
 // it was believed to be, and what AWS showed last.
@@ -110,11 +121,39 @@ func (l *lag) doubted(shown, least, most int, now time.Time) {
 	}
 }
 
-// possible notes that a write whose outcome is not known may have left the
+// lost notes that a write whose outcome is not known may have left the
 // desired capacity somewhere from least to most: whatever AWS shows of that, it
 // is not taken for an answer that lags.
-func (l *lag) possible(least, most int) {
+func (l *lag) lost(least, most int) {
 	l.past = slices.DeleteFunc(slices.Clone(l.past), func(v int) bool { return v >= least && v <= most })
+}
+
+// mayShow notes that such a write may still be carried out. AWS carries out within seconds
+// what it was sent, so after lagTime nothing comes of it any more.
+func (l *lag) mayShow(desired, least, most int, now time.Time) {
+	if most > desired {
+		if l.raise.open(now) {
+			most = max(most, l.raise.value)
+		}
+		l.raise = possible{most, now.Add(lagTime)}
+	}
+	if least < desired {
+		if l.lower.open(now) {
+			least = min(least, l.lower.value)
+		}
+		l.lower = possible{least, now.Add(lagTime)}
+	}
+}
+
+// unsettled is by how much a desired capacity may still rise and fall.
+func (l *lag) unsettled(desired int, now time.Time) (more, fewer int) {
+	if l.raise.open(now) {
+		more = max(0, l.raise.value-desired)
+	}
+	if l.lower.open(now) {
+		fewer = max(0, desired-l.lower.value)
+	}
+	return more, fewer
 }
 
 // desired is what counts when AWS shows a value.
@@ -136,6 +175,12 @@ func (l *lag) seen(shown int, now time.Time) {
 		}
 	case !slices.Contains(l.past, shown): // somebody else's
 		l.until, l.past = time.Time{}, nil
+	}
+	if shown >= l.raise.value {
+		l.raise = possible{}
+	}
+	if shown <= l.lower.value {
+		l.lower = possible{}
 	}
 	maps.DeleteFunc(l.ending, func(_ string, until time.Time) bool { return !now.Before(until) })
 }

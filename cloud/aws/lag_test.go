@@ -113,7 +113,34 @@ func TestLagAfterAnUnknownOutcome(t *testing.T) {
 	now := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 	var l lag
 	l.set(4, now, 2, 3)
-	l.possible(2, 2)
+	l.lost(2, 2)
 	require.Equal(t, 2, l.desired(2, now))
 	require.Equal(t, 4, l.desired(3, now))
+}
+
+// What a lost write may still do counts until it shows, or until nothing can come of it.
+func TestUnsettled(t *testing.T) {
+	now := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
+	unsettled := func(l *lag, desired int, after time.Duration) [2]int {
+		more, fewer := l.unsettled(desired, now.Add(after))
+		return [2]int{more, fewer}
+	}
+	var raised lag
+	raised.mayShow(4, 6, 6, now)
+	require.Equal(t, [2]int{2, 0}, unsettled(&raised, 4, 0))
+	require.Equal(t, [2]int{1, 0}, unsettled(&raised, 5, 0), "an increase by one since")
+	require.Equal(t, [2]int{3, 0}, unsettled(&raised, 3, 0), "a decrease by one since: the value is absolute")
+	raised.mayShow(4, 5, 5, now.Add(time.Second))
+	require.Equal(t, [2]int{2, 0}, unsettled(&raised, 4, 0), "the farthest counts")
+	require.Equal(t, [2]int{}, unsettled(&raised, 4, lagTime+time.Second))
+	raised.seen(6, now)
+	require.Equal(t, [2]int{}, unsettled(&raised, 4, 0), "it has shown")
+
+	var lowered lag
+	lowered.mayShow(4, 2, 4, now)
+	require.Equal(t, [2]int{0, 2}, unsettled(&lowered, 4, 0))
+	lowered.seen(4, now)
+	require.Equal(t, [2]int{0, 2}, unsettled(&lowered, 4, 0), "not yet")
+	lowered.seen(2, now)
+	require.Equal(t, [2]int{}, unsettled(&lowered, 4, 0))
 }

@@ -105,7 +105,7 @@ func TestEarlierFailureIsNotBlamedOnALaterIncrease(t *testing.T) {
 	g := get(t, c)
 	require.Equal(t, cloud.InsufficientInstanceCapacity, g.Instances[0].Error.Code)
 	require.Equal(t, noCapacity, g.Instances[0].Error.Message)
-	_, _, err = c.Cancel(t.Context(), "t4", idsOf(g, isPlaceholder))
+	_, _, err = c.Cancel(t.Context(), "t4", cloudtest.These(idsOf(g, isPlaceholder)))
 	require.NoError(t, err)
 
 	stub.Advance(5 * time.Second)

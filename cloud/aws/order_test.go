@@ -79,7 +79,7 @@ func TestDescribeDuringCancel(t *testing.T) {
 	all := idsOf(g, isPlaceholder)
 	left := []string{all[0], all[2]}
 	u.then = func() { require.Equal(t, left, idsOf(get(t, c), isPlaceholder)) }
-	g, given, err := c.Cancel(t.Context(), "t4", all[1:2])
+	g, given, err := c.Cancel(t.Context(), "t4", cloudtest.These(all[1:2]))
 	require.NoError(t, err)
 	require.True(t, u.done.Load())
 	require.Equal(t, all[1:2], given)

@@ -2,12 +2,15 @@ package aws
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"gpu-node-provider/cloud"
 )
@@ -58,10 +61,8 @@ func (c *Cloud) shield(ctx context.Context, g *group, now standing) (standing, e
 		}
 	}
 	running, booting := unprotected(now)
-	for batch := range slices.Chunk(running, protectBatch) {
-		if err := c.protect(ctx, g, batch); err != nil {
-			return now, err
-		}
+	if err := c.protect(ctx, g, running); err != nil {
+		return now, err
 	}
 	if len(booting) > 0 {
 		return now, fmt.Errorf("aws: nothing was cancelled in Auto Scaling group %s: %s boots and cannot be protected from scale-in until it is in service; try again: %w",
@@ -117,11 +118,68 @@ func (c *Cloud) protectNew(ctx context.Context, g *group) error {
 }
 
 func (c *Cloud) protect(ctx context.Context, g *group, instances []string) error {
-	_, err := c.asg.SetInstanceProtection(ctx, &autoscaling.SetInstanceProtectionInput{
-		AutoScalingGroupName: &g.asg, InstanceIds: instances, ProtectedFromScaleIn: awssdk.Bool(true),
-	})
-	if err != nil {
-		return fault(ctx, fmt.Sprintf("protecting %d instances of Auto Scaling group %s from scale-in", len(instances), g.asg), err)
+	for batch := range slices.Chunk(instances, protectBatch) {
+		_, err := c.asg.SetInstanceProtection(ctx, &autoscaling.SetInstanceProtectionInput{
+			AutoScalingGroupName: &g.asg, InstanceIds: batch, ProtectedFromScaleIn: awssdk.Bool(true),
+		})
+		if err != nil {
+			return fault(ctx, fmt.Sprintf("protecting %d instances of Auto Scaling group %s from scale-in", len(batch), g.asg), err)
+		}
 	}
 	return nil
+}
+
+// Run protects the groups each time they have been configured, until ctx is done, so that the
+// first write to a group need not. What fails here is left to the write that needs it.
+func (c *Cloud) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.configured:
+		}
+		if err := c.protectAll(ctx); err != nil && ctx.Err() == nil {
+			c.log.Warn("failed to protect instances from scale-in", zap.Error(err))
+		}
+	}
+}
+
+func (c *Cloud) protectAll(ctx context.Context) error {
+	if c.protection != Manage {
+		return nil
+	}
+	groups, err := c.groups()
+	if err != nil {
+		return err
+	}
+	if err := c.read(ctx, false, groups...); err != nil {
+		return err
+	}
+	var calls errgroup.Group
+	calls.SetLimit(parallelReads)
+	failed := make([]error, len(groups))
+	for n, g := range groups {
+		calls.Go(func() error {
+			failed[n] = c.protectGroup(ctx, g)
+			return nil // the others go on
+		})
+	}
+	return errors.Join(calls.Wait(), errors.Join(failed...))
+}
+
+func (c *Cloud) protectGroup(ctx context.Context, g *group) error {
+	c.mu.Lock()
+	if g.problem != nil {
+		c.mu.Unlock()
+		return nil
+	}
+	now := g.standing(c.now())
+	c.mu.Unlock()
+	if !protectsNew(now.asg) {
+		if err := c.protectNew(ctx, g); err != nil {
+			return err
+		}
+	}
+	running, _ := unprotected(now)
+	return c.protect(ctx, g, running)
 }

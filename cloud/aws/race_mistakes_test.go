@@ -56,11 +56,11 @@ func (c careless) Increase(ctx context.Context, id string, more func(cloud.Group
 	return c.Backend.Increase(ctx, id, more)
 }
 
-func (c careless) Cancel(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
+func (c careless) Cancel(ctx context.Context, id string, which func(cloud.Group) []string) (cloud.Group, []string, error) {
 	if c.cancel != nil {
-		return c.cancel(ctx, id, names)
+		return c.cancel(ctx, id, which(cloud.Group{}))
 	}
-	return c.Backend.Cancel(ctx, id, names)
+	return c.Backend.Cancel(ctx, id, which)
 }
 
 func (c careless) Describe(ctx context.Context, ids ...string) ([]cloud.Group, error) {
@@ -88,7 +88,7 @@ var rivals = map[string]struct {
 	}}, "increase by"},
 	"all are said to be given up": {rival{backend: func(b cloud.Backend, _ *awstest.Stub) cloud.Backend {
 		return careless{Backend: b, cancel: func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
-			g, given, err := b.Cancel(ctx, id, names)
+			g, given, err := b.Cancel(ctx, id, cloudtest.These(names))
 			if err == nil {
 				given = names
 			}

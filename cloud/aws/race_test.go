@@ -351,7 +351,7 @@ func (m *race) cancels() error {
 	named := m.pick(isPlaceholder)
 	var given []string
 	return m.operate(fmt.Sprintf("cancel %d", len(named)), func() (err error) {
-		_, given, err = m.c.Cancel(context.Background(), "t4", named)
+		_, given, err = m.c.Cancel(context.Background(), "t4", cloudtest.These(named))
 		return err
 	}, func(before, after awstest.GroupState, calm bool, err error) error {
 		lowered := before.Desired - after.Desired

@@ -61,6 +61,14 @@ func (c *Cloud) shown(g *group) cloud.Group {
 	return g.shown()
 }
 
+// known is the group after a write that failed: what is known of it, if the outcome is not.
+func (c *Cloud) known(g *group, err error) cloud.Group {
+	if !isUnknown(err) {
+		return cloud.Group{}
+	}
+	return c.shown(g)
+}
+
 // setDesired sets an ASG's desired capacity and takes note of it. An unknown
 // outcome is settled by a reading that shows the value, or else, since the value
 // is absolute, by sending the same again, as long as ctx lives.
@@ -96,7 +104,10 @@ func (c *Cloud) setDesired(ctx context.Context, g *group, from standing, value i
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		g.lag.possible(value, value)
+		g.wrote(c, func(l *lag, now time.Time) {
+			l.lost(value, value)
+			l.mayShow(l.desired(int(awssdk.ToInt32(g.raw.DesiredCapacity)), now), value, value, now)
+		})
 		return unknown(ctx, doing, doubt)
 	}
 }

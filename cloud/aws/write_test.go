@@ -115,7 +115,7 @@ func TestLimitsOfAnIncrease(t *testing.T) {
 // before it lowers anything, 50 at a time.
 func TestManage(t *testing.T) {
 	c, stub, g := short(t, 60, 1, Options{})
-	_, _, err := c.Cancel(t.Context(), "t4", idsOf(g, isPlaceholder))
+	_, _, err := c.Cancel(t.Context(), "t4", cloudtest.These(idsOf(g, isPlaceholder)))
 	require.NoError(t, err)
 	var order []string
 	for _, call := range stub.Calls("UpdateAutoScalingGroup", "SetInstanceProtection", setDesired) {
@@ -145,7 +145,7 @@ func TestIncreaseWithoutLeaveToProtect(t *testing.T) {
 	stub.Faults(awstest.Rule{Action: "UpdateAutoScalingGroup", Fault: awstest.Deny()})
 	g, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(1))
 	require.NoError(t, err)
-	_, _, err = c.Cancel(t.Context(), "t4", idsOf(g, isPlaceholder))
+	_, _, err = c.Cancel(t.Context(), "t4", cloudtest.These(idsOf(g, isPlaceholder)))
 	require.ErrorIs(t, err, cloud.ErrDenied)
 	require.ErrorContains(t, err, "protecting new instances of Auto Scaling group train-t4")
 	require.Equal(t, 2, stub.Group("train-t4").Desired)
@@ -153,7 +153,7 @@ func TestIncreaseWithoutLeaveToProtect(t *testing.T) {
 
 func TestRequire(t *testing.T) {
 	c, stub, g := short(t, 2, 1, Options{ScaleInProtection: Require})
-	_, _, err := c.Cancel(t.Context(), "t4", idsOf(g, isPlaceholder))
+	_, _, err := c.Cancel(t.Context(), "t4", cloudtest.These(idsOf(g, isPlaceholder)))
 	require.ErrorIs(t, err, cloud.ErrPrecondition)
 	require.ErrorContains(t, err, "scaleInProtection is require, new instances protected: false, instances without protection: 2")
 	require.Zero(t, stub.Count("UpdateAutoScalingGroup")+stub.Count("SetInstanceProtection"))
@@ -162,7 +162,7 @@ func TestRequire(t *testing.T) {
 
 func TestIgnore(t *testing.T) {
 	c, stub, g := short(t, 2, 1, Options{ScaleInProtection: Ignore})
-	_, given, err := c.Cancel(t.Context(), "t4", idsOf(g, isPlaceholder))
+	_, given, err := c.Cancel(t.Context(), "t4", cloudtest.These(idsOf(g, isPlaceholder)))
 	require.NoError(t, err)
 	require.Len(t, given, 1)
 	require.Zero(t, stub.Count("UpdateAutoScalingGroup")+stub.Count("SetInstanceProtection"))
@@ -175,12 +175,12 @@ func TestNothingIsLoweredWhileSomethingBootsUnprotected(t *testing.T) {
 	stub.SetDesired("train-t4", 4)
 	stub.Launch("train-t4", 1)
 	placeholders := idsOf(get(t, c), isPlaceholder)
-	_, _, err := c.Cancel(t.Context(), "t4", placeholders)
+	_, _, err := c.Cancel(t.Context(), "t4", cloudtest.These(placeholders))
 	require.ErrorIs(t, err, cloud.ErrUnavailable)
 	require.ErrorContains(t, err, "boots and cannot be protected")
 	require.Zero(t, stub.Count(setDesired))
 	stub.Boot("train-t4", 1)
-	_, given, err := c.Cancel(t.Context(), "t4", placeholders)
+	_, given, err := c.Cancel(t.Context(), "t4", cloudtest.These(placeholders))
 	require.NoError(t, err)
 	require.Equal(t, placeholders, given)
 	require.Empty(t, stub.Victims())
@@ -195,7 +195,7 @@ func TestInstanceArrivesDuringCancel(t *testing.T) {
 	stub.BeginLaunch("train-t4", 1)
 	waiting := idsOf(get(t, c), isPlaceholder)
 	stub.Faults(awstest.Rule{Action: setDesired, Times: 1, Fault: awstest.Do(func() { stub.Arrive("train-t4", 1, true) })})
-	g, given, err := c.Cancel(t.Context(), "t4", waiting)
+	g, given, err := c.Cancel(t.Context(), "t4", cloudtest.These(waiting))
 	require.NoError(t, err)
 	require.Empty(t, given, "it became a machine")
 	require.Equal(t, 7, g.Target)
@@ -246,7 +246,7 @@ func TestInstanceArrivesDuringProtection(t *testing.T) {
 	stub.SetDesired("train-t4", 3)
 	waiting := idsOf(get(t, c), isPlaceholder)
 	stub.Faults(awstest.Rule{Action: "SetInstanceProtection", Fault: awstest.Do(func() { stub.Launch("train-t4", 1) })})
-	g, given, err := c.Cancel(t.Context(), "t4", waiting)
+	g, given, err := c.Cancel(t.Context(), "t4", cloudtest.These(waiting))
 	require.NoError(t, err)
 	require.Empty(t, given)
 	require.Equal(t, 3, g.Target)
@@ -259,7 +259,7 @@ func TestInstanceArrivesAfterCancel(t *testing.T) {
 	c, stub := one(t, awstest.Group{Desired: 1, Protected: true}, Options{})
 	stub.SetDesired("train-t4", 2)
 	stub.BeginLaunch("train-t4", 1)
-	_, given, err := c.Cancel(t.Context(), "t4", idsOf(get(t, c), isPlaceholder))
+	_, given, err := c.Cancel(t.Context(), "t4", cloudtest.These(idsOf(get(t, c), isPlaceholder)))
 	require.NoError(t, err)
 	require.Len(t, given, 1)
 	stub.DeferScaleIn(true)
@@ -291,11 +291,11 @@ func TestCancelDownToMinSize(t *testing.T) {
 	c, stub, g := short(t, 0, 3, Options{})
 	stub.SetSize("train-t4", 1, 20)
 	waiting := idsOf(g, isPlaceholder)
-	g, given, err := c.Cancel(t.Context(), "t4", waiting)
+	g, given, err := c.Cancel(t.Context(), "t4", cloudtest.These(waiting))
 	require.NoError(t, err)
 	require.Equal(t, waiting[:2], given)
 	require.Equal(t, 1, g.Target)
-	_, _, err = c.Cancel(t.Context(), "t4", waiting)
+	_, _, err = c.Cancel(t.Context(), "t4", cloudtest.These(waiting))
 	require.ErrorIs(t, err, cloud.ErrLimit)
 	require.ErrorContains(t, err, "below the MinSize 1 of Auto Scaling group train-t4")
 }
@@ -434,7 +434,7 @@ func TestAbandonedCancelAfterAnIncrease(t *testing.T) {
 	stub.Faults(awstest.Rule{Action: setDesired, Fault: awstest.HangAfter()})
 	ctx, cancel := context.WithTimeout(t.Context(), answerTime+500*time.Millisecond)
 	defer cancel()
-	_, _, err = c.Cancel(ctx, "t4", idsOf(g, isPlaceholder))
+	_, _, err = c.Cancel(ctx, "t4", cloudtest.These(idsOf(g, isPlaceholder)))
 	require.ErrorIs(t, err, cloud.ErrUnknownOutcome)
 	require.Equal(t, 2, stub.Group("train-t4").Desired)
 	require.Equal(t, 2, get(t, c).Target)
@@ -446,7 +446,10 @@ func TestNothingIsSentWithoutTimeForTheAnswer(t *testing.T) {
 	calls := map[string]func(ctx context.Context) error{
 		"increase": func(ctx context.Context) error { _, err := c.Increase(ctx, "t4", cloudtest.Exactly(1)); return err },
 		"delete":   func(ctx context.Context) error { _, _, err := c.Delete(ctx, "t4", ids(g)); return err },
-		"cancel":   func(ctx context.Context) error { _, _, err := c.Cancel(ctx, "t4", idsOf(g, isPlaceholder)); return err },
+		"cancel": func(ctx context.Context) error {
+			_, _, err := c.Cancel(ctx, "t4", cloudtest.These(idsOf(g, isPlaceholder)))
+			return err
+		},
 	}
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {

@@ -89,16 +89,16 @@ func (m *midway) Increase(ctx context.Context, id string, more func(cloud.Group)
 	ctx, unknown := m.through(ctx)
 	group, err := m.Backend.Increase(ctx, id, more)
 	if unknown != nil {
-		return cloud.Group{}, unknown
+		return is(m.Backend, id), unknown
 	}
 	return group, err
 }
 
-func (m *midway) Cancel(ctx context.Context, id string, placeholders []string) (cloud.Group, []string, error) {
+func (m *midway) Cancel(ctx context.Context, id string, which func(cloud.Group) []string) (cloud.Group, []string, error) {
 	ctx, unknown := m.through(ctx)
-	group, given, err := m.Backend.Cancel(ctx, id, placeholders)
+	group, given, err := m.Backend.Cancel(ctx, id, which)
 	if unknown != nil {
-		return cloud.Group{}, nil, unknown
+		return is(m.Backend, id), nil, unknown
 	}
 	return group, given, err
 }
@@ -107,7 +107,7 @@ func (m *midway) Delete(ctx context.Context, id string, instances []string) (clo
 	ctx, unknown := m.through(ctx)
 	group, confirmed, err := m.Backend.Delete(ctx, id, instances)
 	if unknown != nil {
-		return cloud.Group{}, nil, unknown
+		return is(m.Backend, id), nil, unknown
 	}
 	return group, confirmed, err
 }

@@ -103,7 +103,7 @@ func (e *env) churn(id string) (target int, err error) {
 func (e *env) remove(group cloud.Group) (cloud.Group, int, error) {
 	unit := pick(group, staying)[0]
 	if unit.Placeholder {
-		after, given, err := e.Backend.Cancel(e.ctx(), group.ID, []string{unit.ID})
+		after, given, err := e.Backend.Cancel(e.ctx(), group.ID, These([]string{unit.ID}))
 		return after, len(given), err
 	}
 	after, _, err := e.Backend.Delete(e.ctx(), group.ID, []string{unit.ID})

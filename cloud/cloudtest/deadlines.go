@@ -27,28 +27,27 @@ var deadlineChecks = []check{
 var midwayChecks = []check{
 	{"Describe tells the outcome of an increase that was abandoned", func(e *env) {
 		for range 4 {
-			e.abandon(1, func(ctx context.Context) error {
-				_, err := e.Backend.Increase(ctx, e.one, Exactly(1))
-				return err
+			e.abandon(1, func(ctx context.Context) (cloud.Group, error) {
+				return e.Backend.Increase(ctx, e.one, Exactly(1))
 			})
 		}
 	}},
 	{"Describe tells the outcome of a cancel that was abandoned", func(e *env) {
 		for _, id := range e.failing(e.one, 4) {
-			e.abandon(-1, func(ctx context.Context) error {
-				_, _, err := e.Backend.Cancel(ctx, e.one, []string{id})
-				return err
+			e.abandon(-1, func(ctx context.Context) (cloud.Group, error) {
+				group, _, err := e.Backend.Cancel(ctx, e.one, These([]string{id}))
+				return group, err
 			})
 		}
 	}},
 	{"Describe tells the outcome of a delete that was abandoned", func(e *env) {
 		for _, id := range e.machines(e.one, 4) {
-			e.abandon(-1, func(ctx context.Context) error {
-				_, confirmed, err := e.Backend.Delete(ctx, e.one, []string{id})
+			e.abandon(-1, func(ctx context.Context) (cloud.Group, error) {
+				group, confirmed, err := e.Backend.Delete(ctx, e.one, []string{id})
 				if len(confirmed) > 0 {
 					require.NotContains(e, ids(pick(e.look(e.one), staying)), id, "it was confirmed, and is there")
 				}
-				return err
+				return group, err
 			})
 		}
 	}},
@@ -70,7 +69,7 @@ func (e *env) startsNothing(ctx context.Context) {
 		e.ended(err)
 		_, err = e.Backend.Increase(ctx, e.one, Exactly(1))
 		e.ended(err)
-		_, _, err = e.Backend.Cancel(ctx, e.two, placeholders)
+		_, _, err = e.Backend.Cancel(ctx, e.two, These(placeholders))
 		e.ended(err)
 		_, confirmed, err := e.Backend.Delete(ctx, e.one, machines)
 		e.ended(err)
@@ -101,20 +100,30 @@ func (e *env) abandoned(err error) {
 
 // abandon makes a write that would change the target of group one by delta, and
 // ends its context midway. Whatever comes of it, the group is afterwards either
-// as before or changed as a whole, and stays so.
-func (e *env) abandon(delta int, write func(ctx context.Context) error) {
+// as before or changed as a whole, and what may still change is told as unsettled.
+func (e *env) abandon(delta int, write func(ctx context.Context) (cloud.Group, error)) {
 	e.Helper()
 	before := e.look(e.one).Target
-	err := write(e.EndMidway(e.TB))
+	group, err := write(e.EndMidway(e.TB))
 	e.abandoned(err)
-	told := e.look(e.one).Target
+	told := e.look(e.one)
 	if err == nil {
-		require.Equal(e, before+delta, told)
+		require.Equal(e, before+delta, told.Target)
 	}
 	if errors.Is(err, cloud.ErrGivenUp) {
-		require.Equal(e, before, told)
+		require.Equal(e, before, told.Target)
 	}
-	require.Contains(e, []int{before, before + delta}, told)
+	require.Contains(e, []int{before, before + delta}, told.Target)
 	e.settle()
-	require.Equal(e, told, e.look(e.one).Target, "the outcome changed after it was told")
+	after := e.look(e.one).Target
+	pictures := []cloud.Group{told}
+	if errors.Is(err, cloud.ErrUnknownOutcome) {
+		require.Equal(e, e.one, group.ID, "an unknown outcome comes with the group")
+		pictures = append(pictures, group)
+	}
+	for _, picture := range pictures {
+		require.LessOrEqual(e, after, picture.Target+picture.Unsettled.More, "the outcome changed after it was told")
+		require.GreaterOrEqual(e, after, picture.Target-picture.Unsettled.Fewer, "the outcome changed after it was told")
+	}
+	require.Zero(e, e.look(e.one).Unsettled, "once everything has settled")
 }

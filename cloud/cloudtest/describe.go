@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/stretchr/testify/require"
 
 	"gpu-node-provider/cloud"
@@ -81,7 +82,7 @@ var describeChecks = []check{
 			require.True(e, instance.Error.Code.OutOfResources(), "code %s", instance.Error.Code)
 		}
 		e.settle()
-		require.Empty(e, cmp.Diff(sorted(before), sorted(e.look(e.one))))
+		require.Empty(e, difference(before, e.look(e.one)))
 	}},
 	{"returned values are the caller's", func(e *env) {
 		e.machines(e.one, 2)
@@ -105,8 +106,22 @@ var describeChecks = []check{
 				mine.Instances[i].Error.Message = "scribbled over"
 			}
 		}
-		require.Empty(e, cmp.Diff(sorted(before), sorted(e.look(e.one))), "the caller's copy is the backend's own")
+		require.Empty(e, difference(before, e.look(e.one)), "the caller's copy is the backend's own")
 	}},
+	{"a newer picture has a higher revision", func(e *env) {
+		pictures := []cloud.Group{e.look(e.one), e.increase(e.one, 2), e.look(e.one)}
+		e.settle()
+		pictures = append(pictures, e.describe(e.one))
+		pictures = append(pictures, e.destroy(e.one, ids(pictures[3].Instances)...), e.look(e.one))
+		for n := range pictures[1:] {
+			require.Greater(e, pictures[n+1].Revision, pictures[n].Revision, "of picture %d", n+1)
+		}
+	}},
+}
+
+// difference is what two pictures differ in, whenever they were taken.
+func difference(a, b cloud.Group) string {
+	return cmp.Diff(sorted(a), sorted(b), cmpopts.IgnoreFields(cloud.Group{}, "Revision"))
 }
 
 func deepCopy(group cloud.Group) cloud.Group {

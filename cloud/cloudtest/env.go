@@ -184,7 +184,7 @@ func (e *env) destroy(group string, instances ...string) cloud.Group {
 // cancel gives placeholders up and returns what the Backend says of it.
 func (e *env) cancel(group string, placeholders ...string) (cloud.Group, []string) {
 	e.Helper()
-	after, given, err := e.Backend.Cancel(e.ctx(), group, placeholders)
+	after, given, err := e.Backend.Cancel(e.ctx(), group, These(placeholders))
 	require.NoError(e, err)
 	e.accept(after)
 	return after, given

@@ -31,7 +31,7 @@ var errorChecks = []check{
 	{"Cancel in an unknown group is not found", func(e *env) {
 		placeholders := e.failing(e.one, 1)
 		e.unchanged(func() {
-			_, _, err := e.Backend.Cancel(e.ctx(), nowhere, placeholders)
+			_, _, err := e.Backend.Cancel(e.ctx(), nowhere, These(placeholders))
 			e.failed(err, cloud.ErrNotFound)
 		})
 	}},

@@ -2,6 +2,7 @@ package cloudtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -145,7 +146,7 @@ func errorMutants() []mutant {
 					return group, both(err)
 				}
 				b.cancel = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
-					group, given, err := b.Backend.Cancel(ctx, id, names)
+					group, given, err := b.Backend.Cancel(ctx, id, These(names))
 					return group, given, both(err)
 				}
 				b.delete = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
@@ -188,7 +189,7 @@ func deadlineMutants() []mutant {
 					return group, unless(ctx, err)
 				}
 				b.cancel = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
-					group, given, err := b.Backend.Cancel(ctx, id, names)
+					group, given, err := b.Backend.Cancel(ctx, id, These(names))
 					return group, given, unless(ctx, err)
 				}
 				b.delete = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
@@ -221,6 +222,33 @@ func deadlineMutants() []mutant {
 			}),
 		},
 		{
+			"the group of an unknown outcome is left out",
+			[]string{
+				"deadlines/Describe tells the outcome of an increase that was abandoned",
+				"deadlines/Describe tells the outcome of a cancel that was abandoned",
+				"deadlines/Describe tells the outcome of a delete that was abandoned",
+			},
+			wrap(func(b *broken) {
+				b.increase = func(ctx context.Context, id string, delta int) (cloud.Group, error) {
+					group, err := b.Backend.Increase(ctx, id, Exactly(delta))
+					return unlessUnknown(group, err), err
+				}
+				b.cancel = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
+					group, given, err := b.Backend.Cancel(ctx, id, These(names))
+					return unlessUnknown(group, err), given, err
+				}
+				b.delete = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
+					group, confirmed, err := b.Backend.Delete(ctx, id, names)
+					return unlessUnknown(group, err), confirmed, err
+				}
+			}),
+		},
+		{
+			"nothing is ever settled",
+			[]string{"deadlines/Describe tells the outcome of an increase that was abandoned"},
+			pictured(func(g *cloud.Group) { g.Unsettled.More = 1 }),
+		},
+		{
 			"abandoned reads blame the group",
 			[]string{"deadlines/reads that are abandoned say so"},
 			wrap(func(b *broken) {
@@ -241,4 +269,11 @@ func unless(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
+}
+
+func unlessUnknown(group cloud.Group, err error) cloud.Group {
+	if errors.Is(err, cloud.ErrUnknownOutcome) {
+		return cloud.Group{}
+	}
+	return group
 }

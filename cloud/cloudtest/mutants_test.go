@@ -60,11 +60,11 @@ func (b *broken) Increase(ctx context.Context, id string, more func(cloud.Group)
 	return b.shown(group), err
 }
 
-func (b *broken) Cancel(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
+func (b *broken) Cancel(ctx context.Context, id string, which func(cloud.Group) []string) (cloud.Group, []string, error) {
 	if b.cancel != nil {
-		return b.cancel(ctx, id, names)
+		return b.cancel(ctx, id, which(cloud.Group{}))
 	}
-	group, given, err := b.Backend.Cancel(ctx, id, names)
+	group, given, err := b.Backend.Cancel(ctx, id, which)
 	return b.shown(group), given, err
 }
 
@@ -145,6 +145,11 @@ func describeMutants() []mutant {
 			"deleting instances count",
 			[]string{"describe/target counts what is not deleting, at every stage"},
 			pictured(func(g *cloud.Group) { g.Target = len(g.Instances) }),
+		},
+		{
+			"revisions stand still",
+			[]string{"describe/a newer picture has a higher revision"},
+			pictured(func(g *cloud.Group) { g.Revision = 1 }),
 		},
 		{
 			"placeholders do not count",

@@ -120,7 +120,7 @@ func increaseMutants() []mutant {
 func shrinking(victim func(cloud.Instance) bool) func(b *broken) {
 	return func(b *broken) {
 		b.cancel = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
-			group, given, err := b.Backend.Cancel(ctx, id, names)
+			group, given, err := b.Backend.Cancel(ctx, id, These(names))
 			if err != nil || len(names) == 0 {
 				return group, given, err
 			}
@@ -144,7 +144,7 @@ func cancelMutants() []mutant {
 			},
 			wrap(func(b *broken) {
 				b.cancel = func(ctx context.Context, id string, _ []string) (cloud.Group, []string, error) {
-					return b.Backend.Cancel(ctx, id, ids(pick(is(b.Backend, id), placeholder)))
+					return b.Backend.Cancel(ctx, id, These(ids(pick(is(b.Backend, id), placeholder))))
 				}
 			}),
 		},
@@ -154,7 +154,7 @@ func cancelMutants() []mutant {
 			wrap(func(b *broken) {
 				var owed int
 				b.cancel = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
-					group, given, err := b.Backend.Cancel(ctx, id, names)
+					group, given, err := b.Backend.Cancel(ctx, id, These(names))
 					owed += len(given)
 					return group, given, err
 				}
@@ -177,7 +177,7 @@ func cancelMutants() []mutant {
 			wrap(func(b *broken) {
 				b.cancel = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
 					waiting := ids(pick(is(b.Backend, id), placeholder))
-					return b.Backend.Cancel(ctx, id, waiting[:min(len(waiting), len(names))])
+					return b.Backend.Cancel(ctx, id, These(waiting[:min(len(waiting), len(names))]))
 				}
 			}),
 		},
@@ -207,7 +207,7 @@ func cancelMutants() []mutant {
 			[]string{"cancel/a live machine is never ended"},
 			wrap(func(b *broken) {
 				b.cancel = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
-					if group, given, err := b.Backend.Cancel(ctx, id, names); err == nil {
+					if group, given, err := b.Backend.Cancel(ctx, id, These(names)); err == nil {
 						return group, given, nil
 					}
 					return b.Backend.Delete(ctx, id, names)
@@ -222,7 +222,7 @@ func cancelMutants() []mutant {
 			},
 			wrap(func(b *broken) {
 				b.cancel = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
-					return b.Backend.Cancel(ctx, id, only(names, ids(is(b.Backend, id).Instances)))
+					return b.Backend.Cancel(ctx, id, These(only(names, ids(is(b.Backend, id).Instances))))
 				}
 			}),
 		},
@@ -287,7 +287,7 @@ func deleteMutants() []mutant {
 			[]string{"delete/a placeholder is invalid and nothing changes"},
 			wrap(func(b *broken) {
 				b.delete = func(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
-					if group, given, err := b.Backend.Cancel(ctx, id, names); err == nil && len(given) > 0 {
+					if group, given, err := b.Backend.Cancel(ctx, id, These(names)); err == nil && len(given) > 0 {
 						return group, given, nil
 					}
 					return b.Backend.Delete(ctx, id, names)

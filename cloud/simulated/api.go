@@ -2,6 +2,7 @@ package simulated
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -73,27 +74,26 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// look returns the state and the time, for a call that changes nothing, and the
+// look returns the present, for a call that changes nothing, and the
 // configured groups. The groups that are asked about must be among them.
-func (c *Cloud) look(groups ...string) (s *state, now time.Time, order []string, err error) {
+func (c *Cloud) look(groups ...string) (m moment, order []string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, time.Time{}, nil, errClosed
+		return moment{}, nil, errClosed
 	}
 	for _, group := range groups {
 		if !c.named[group] {
-			return nil, time.Time{}, nil, notConfigured(group)
+			return moment{}, nil, notConfigured(group)
 		}
 	}
-	s, now = c.momentLocked()
-	return s, now, c.order, nil
+	return c.momentLocked(), c.order, nil
 }
 
 // change replaces the units of one configured group by what work makes of them.
 // It is put on disk before anybody sees it. When work fails, or returns the
 // state it was given, nothing changes.
-func (c *Cloud) change(group string, work func(s *state, now time.Time) (*state, error)) (cloud.Group, error) {
+func (c *Cloud) change(group string, work func(m moment) (*state, error)) (cloud.Group, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -102,12 +102,12 @@ func (c *Cloud) change(group string, work func(s *state, now time.Time) (*state,
 	if !c.named[group] {
 		return cloud.Group{}, notConfigured(group)
 	}
-	before, now := c.momentLocked()
-	after, err := work(before, now)
+	m := c.momentLocked()
+	after, err := work(m)
 	if err != nil {
 		return cloud.Group{}, err
 	}
-	if after != before {
+	if after != m.state {
 		changed, err := c.store.save(after)
 		if changed {
 			c.current = after
@@ -116,7 +116,21 @@ func (c *Cloud) change(group string, work func(s *state, now time.Time) (*state,
 			return cloud.Group{}, err
 		}
 	}
-	return describe(group, after.Groups[group], now), nil
+	c.revision++
+	return moment{after, m.now, c.revision}.describe(group), nil
+}
+
+// known returns a group after a write that failed: as it is, if the outcome was not known to
+// the caller.
+func (c *Cloud) known(group string, err error) cloud.Group {
+	if !errors.Is(err, cloud.ErrUnknownOutcome) {
+		return cloud.Group{}
+	}
+	m, _, err := c.look(group)
+	if err != nil {
+		return cloud.Group{}
+	}
+	return m.describe(group)
 }
 
 var errClosed = fmt.Errorf("the simulated cloud is closed: %w", cloud.ErrUnavailable)

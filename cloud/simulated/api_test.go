@@ -26,7 +26,10 @@ func calls(c *Cloud, machine, placeholder string) []call {
 		{"Describe", false, func(ctx context.Context) error { _, err := c.Describe(ctx); return err }},
 		{"Lookup", false, func(ctx context.Context) error { _, err := c.Lookup(ctx, "t4", nil); return err }},
 		{"Increase", true, func(ctx context.Context) error { _, err := c.Increase(ctx, "t4", cloudtest.Exactly(1)); return err }},
-		{"Cancel", true, func(ctx context.Context) error { _, _, err := c.Cancel(ctx, "t4", []string{placeholder}); return err }},
+		{"Cancel", true, func(ctx context.Context) error {
+			_, _, err := c.Cancel(ctx, "t4", cloudtest.These([]string{placeholder}))
+			return err
+		}},
 		{"Delete", true, func(ctx context.Context) error { _, _, err := c.Delete(ctx, "t4", []string{machine}); return err }},
 	}
 }
@@ -38,7 +41,7 @@ func faulty(t *testing.T, api API) (quiet func() cloud.Group, made []call) {
 	setup := open(t, Options{Memory: memory, Capacity: map[string]int{"t4": 1}}, "t4")
 	g := grow(t, setup, "t4", 2)
 	c := open(t, Options{Memory: memory, API: api}, "t4")
-	quiet = func() cloud.Group { return describe("t4", c.current.Groups["t4"], c.current.Clock) }
+	quiet = func() cloud.Group { return moment{state: c.current, now: c.current.Clock}.describe("t4") }
 	return quiet, calls(c, g.Instances[0].ID, g.Instances[1].ID)
 }
 

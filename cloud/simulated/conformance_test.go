@@ -120,10 +120,18 @@ func TestConformanceReopenedBeforeEachCall(t *testing.T) {
 }
 
 type restarting struct {
-	mu      sync.Mutex
-	reopen  func() cloud.Backend
-	current cloud.Backend
-	specs   []cloud.Spec
+	mu       sync.Mutex
+	reopen   func() cloud.Backend
+	current  cloud.Backend
+	specs    []cloud.Spec
+	revision uint64
+}
+
+// numbered gives a group the next revision: those of a process are its own.
+func (r *restarting) numbered(g cloud.Group) cloud.Group {
+	r.revision++
+	g.Revision = r.revision
+	return g
 }
 
 // fresh must be called with mu held until the call is over.
@@ -148,25 +156,32 @@ func (r *restarting) Configure(ctx context.Context, specs []cloud.Spec) error {
 func (r *restarting) Describe(ctx context.Context, ids ...string) ([]cloud.Group, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.fresh().Describe(ctx, ids...)
+	groups, err := r.fresh().Describe(ctx, ids...)
+	for n := range groups {
+		groups[n] = r.numbered(groups[n])
+	}
+	return groups, err
 }
 
 func (r *restarting) Increase(ctx context.Context, id string, more func(cloud.Group) int) (cloud.Group, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.fresh().Increase(ctx, id, more)
+	g, err := r.fresh().Increase(ctx, id, more)
+	return r.numbered(g), err
 }
 
-func (r *restarting) Cancel(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
+func (r *restarting) Cancel(ctx context.Context, id string, which func(cloud.Group) []string) (cloud.Group, []string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.fresh().Cancel(ctx, id, names)
+	g, given, err := r.fresh().Cancel(ctx, id, which)
+	return r.numbered(g), given, err
 }
 
 func (r *restarting) Delete(ctx context.Context, id string, names []string) (cloud.Group, []string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.fresh().Delete(ctx, id, names)
+	g, confirmed, err := r.fresh().Delete(ctx, id, names)
+	return r.numbered(g), confirmed, err
 }
 
 func (r *restarting) Lookup(ctx context.Context, id string, names []string) ([]cloud.Existence, error) {

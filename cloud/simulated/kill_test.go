@@ -100,7 +100,7 @@ func chooseWrite(g cloud.Group) line {
 func (l line) carryOut(ctx context.Context, c *Cloud) (after cloud.Group, err error) {
 	switch l.Op {
 	case "cancel":
-		after, _, err = c.Cancel(ctx, l.Group, l.IDs)
+		after, _, err = c.Cancel(ctx, l.Group, cloudtest.These(l.IDs))
 	case "delete":
 		after, _, err = c.Delete(ctx, l.Group, l.IDs)
 	case "interrupt":

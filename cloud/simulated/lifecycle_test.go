@@ -158,7 +158,7 @@ func TestClockSetBack(t *testing.T) {
 	before := get(t, c, "t4")
 	clock.Step(-24 * time.Hour)
 	require.Equal(t, before, get(t, c, "t4"))
-	_, given, err := c.Cancel(t.Context(), "t4", waiting)
+	_, given, err := c.Cancel(t.Context(), "t4", cloudtest.These(waiting))
 	require.NoError(t, err)
 	require.Empty(t, given)
 	grow(t, c, "t4", 1)

@@ -74,7 +74,7 @@ func (m *machineModel) cancel(t *rapid.T) {
 		there[id] = slices.Contains(ids, id)
 	}
 	want := slices.DeleteFunc(withoutDuplicates(ids), func(id string) bool { return !there[id] })
-	_, given, err := m.c.Cancel(t.Context(), group, ids)
+	_, given, err := m.c.Cancel(t.Context(), group, cloudtest.These(ids))
 	if err != nil {
 		require.ErrorIs(t, err, cloud.ErrUnknownOutcome)
 	} else {

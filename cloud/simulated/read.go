@@ -40,7 +40,7 @@ func (c *Cloud) Configure(ctx context.Context, specs []cloud.Spec) error {
 func (c *Cloud) Describe(ctx context.Context, ids ...string) ([]cloud.Group, error) {
 	var groups []cloud.Group
 	err := c.call(ctx, "describe", false, func() error {
-		s, now, order, err := c.look(ids...)
+		m, order, err := c.look(ids...)
 		if err != nil {
 			return err
 		}
@@ -49,7 +49,7 @@ func (c *Cloud) Describe(ctx context.Context, ids ...string) ([]cloud.Group, err
 		}
 		groups = make([]cloud.Group, 0, len(order))
 		for _, id := range order {
-			groups = append(groups, describe(id, s.Groups[id], now))
+			groups = append(groups, m.describe(id))
 		}
 		return nil
 	})
@@ -65,11 +65,11 @@ func (c *Cloud) Describe(ctx context.Context, ids ...string) ([]cloud.Group, err
 func (c *Cloud) Lookup(ctx context.Context, id string, instances []string) ([]cloud.Existence, error) {
 	var found []cloud.Existence
 	err := c.call(ctx, "lookup", false, func() error {
-		s, now, _, err := c.look(id)
+		m, _, err := c.look(id)
 		if err != nil {
 			return err
 		}
-		present := indexByID(id, s.Groups[id], now)
+		present := indexByID(id, m.Groups[id], m.now)
 		found = make([]cloud.Existence, len(instances))
 		for i, instance := range instances {
 			found[i] = existence(id, instance, present)

@@ -25,15 +25,16 @@ type machine struct {
 
 // machines lists all machines that are remembered, of all groups.
 func (c *Cloud) machines() (all []machine, configured map[string]bool, now time.Time, err error) {
-	s, now, order, err := c.look()
+	m, order, err := c.look()
 	if err != nil {
 		return nil, nil, now, err
 	}
+	now = m.now
 	configured = make(map[string]bool, len(order))
 	for _, group := range order {
 		configured[group] = true
 	}
-	for group, units := range s.Groups {
+	for group, units := range m.Groups {
 		for _, u := range units {
 			if u.isPlaceholder(now) {
 				continue

@@ -101,6 +101,7 @@ type Cloud struct {
 	named    map[string]bool
 	capacity map[string]int
 	random   *rand.Rand
+	revision uint64 // of the last picture
 	closed   bool
 }
 
@@ -172,10 +173,17 @@ func (c *Cloud) SetCapacity(group string, machines int) {
 	c.capacity[group] = machines
 }
 
-// momentLocked returns the state and the time to look at it. Time never runs backwards
+// moment is a state, the time to look at it, and the revision of what is seen.
+type moment struct {
+	*state
+	now      time.Time
+	revision uint64
+}
+
+// momentLocked returns the present. Time never runs backwards
 // here: a clock that was set back would turn machines into placeholders again,
 // and those may be cancelled. It stands still until the clock has caught up.
-func (c *Cloud) momentLocked() (*state, time.Time) {
+func (c *Cloud) momentLocked() moment {
 	now := c.now().UTC().Round(0)
 	if now.Before(c.current.Clock) {
 		now = c.current.Clock
@@ -185,5 +193,6 @@ func (c *Cloud) momentLocked() (*state, time.Time) {
 		next.Clock = now
 		c.current = &next
 	}
-	return c.current, now
+	c.revision++
+	return moment{c.current, now, c.revision}
 }

@@ -191,7 +191,7 @@ func TestReadsAndRefusedWritesSaveNothing(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.Increase(t.Context(), "t4", cloudtest.Exactly(-1))
 	require.ErrorIs(t, err, cloud.ErrInvalid)
-	_, _, err = c.Cancel(t.Context(), "t4", nil)
+	_, _, err = c.Cancel(t.Context(), "t4", cloudtest.These(nil))
 	require.NoError(t, err)
 	_, _, err = c.Delete(t.Context(), "t4", []string{machineID("t4", "bbbbb")})
 	require.NoError(t, err, "it is gone already")

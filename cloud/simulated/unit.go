@@ -97,8 +97,9 @@ func target(units []unit) int {
 }
 
 // describe makes the group's picture; nothing in it is shared with the state.
-func describe(group string, units []unit, now time.Time) cloud.Group {
-	shown := cloud.Group{ID: group, Target: target(units), Max: groupMax}
+func (m moment) describe(group string) cloud.Group {
+	units, now := m.Groups[group], m.now
+	shown := cloud.Group{ID: group, Target: target(units), Max: groupMax, Revision: m.revision}
 	shown.Instances = make([]cloud.Instance, 0, len(units))
 	for _, u := range units {
 		if !u.isGone(now) {

@@ -16,25 +16,25 @@ import (
 func (c *Cloud) Increase(ctx context.Context, id string, more func(cloud.Group) int) (cloud.Group, error) {
 	var group cloud.Group
 	err := c.call(ctx, "increase", true, func() (err error) {
-		group, err = c.change(id, func(s *state, now time.Time) (*state, error) {
-			delta := more(describe(id, s.Groups[id], now))
+		group, err = c.change(id, func(m moment) (*state, error) {
+			delta := more(m.describe(id))
 			switch {
 			case delta < 0:
 				return nil, fmt.Errorf("%d more instances must not be negative: %w", delta, cloud.ErrInvalid)
 			case delta == 0:
-				return s, nil
+				return m.state, nil
 			}
-			if size := target(s.Groups[id]); delta > groupMax-size {
+			if size := target(m.Groups[id]); delta > groupMax-size {
 				return nil, fmt.Errorf("an increase by %d from %d exceeds the maximum of %d: %w", delta, size, groupMax, cloud.ErrLimit)
 			}
-			next := s.edit(id, now)
-			c.launchLocked(next, id, delta, now)
+			next := m.edit(id, m.now)
+			c.launchLocked(next, id, delta, m.now)
 			return next, nil
 		})
 		return err
 	})
 	if err != nil {
-		return cloud.Group{}, err
+		return c.known(id, err), err
 	}
 	return group, nil
 }
@@ -83,15 +83,16 @@ func (c *Cloud) launchErrorCode() cloud.LaunchCode {
 
 // Cancel implements cloud.Backend. An id that is no placeholder's of this group
 // by its form is ErrInvalid.
-func (c *Cloud) Cancel(ctx context.Context, id string, placeholders []string) (cloud.Group, []string, error) {
+func (c *Cloud) Cancel(ctx context.Context, id string, which func(cloud.Group) []string) (cloud.Group, []string, error) {
 	var group cloud.Group
 	var cancelled []string
 	err := c.call(ctx, "cancel", true, func() (err error) {
-		group, err = c.change(id, func(s *state, now time.Time) (*state, error) {
+		group, err = c.change(id, func(m moment) (*state, error) {
+			placeholders := which(m.describe(id))
 			if err := checkForm(id, placeholders, kindPlaceholder); err != nil {
 				return nil, err
 			}
-			there := indexByID(id, s.Groups[id], now)
+			there := indexByID(id, m.Groups[id], m.now)
 			going := map[string]bool{}
 			for _, placeholder := range withoutDuplicates(placeholders) {
 				if _, ok := there[placeholder]; ok {
@@ -100,16 +101,16 @@ func (c *Cloud) Cancel(ctx context.Context, id string, placeholders []string) (c
 				}
 			}
 			if len(going) == 0 {
-				return s, nil
+				return m.state, nil
 			}
-			next := s.edit(id, now)
-			next.Groups[id] = slices.DeleteFunc(next.Groups[id], func(u unit) bool { return going[u.id(id, now)] })
+			next := m.edit(id, m.now)
+			next.Groups[id] = slices.DeleteFunc(next.Groups[id], func(u unit) bool { return going[u.id(id, m.now)] })
 			return next, nil
 		})
 		return err
 	})
 	if err != nil {
-		return cloud.Group{}, nil, err
+		return c.known(id, err), nil, err
 	}
 	return group, cancelled, nil
 }
@@ -120,28 +121,28 @@ func (c *Cloud) Delete(ctx context.Context, id string, instances []string) (clou
 	instances = withoutDuplicates(instances)
 	var group cloud.Group
 	err := c.call(ctx, "delete", true, func() (err error) {
-		group, err = c.change(id, func(s *state, now time.Time) (*state, error) {
+		group, err = c.change(id, func(m moment) (*state, error) {
 			if err := checkForm(id, instances, kindMachine); err != nil {
 				return nil, err
 			}
-			next := s.edit(id, now)
-			there := indexByID(id, next.Groups[id], now)
+			next := m.edit(id, m.now)
+			there := indexByID(id, next.Groups[id], m.now)
 			ended := 0
 			for _, instance := range instances {
 				if i, ok := there[instance]; ok && !next.Groups[id][i].isEnded() {
-					next.Groups[id][i] = next.Groups[id][i].end(now, c.options.TerminateDelay)
+					next.Groups[id][i] = next.Groups[id][i].end(m.now, c.options.TerminateDelay)
 					ended++
 				}
 			}
 			if ended == 0 {
-				return s, nil
+				return m.state, nil
 			}
 			return next, nil
 		})
 		return err
 	})
 	if err != nil {
-		return cloud.Group{}, nil, err
+		return c.known(id, err), nil, err
 	}
 	return group, instances, nil
 }
@@ -175,16 +176,16 @@ func (c *Cloud) Interrupt(ctx context.Context, instance string) error {
 	if k != kindMachine {
 		return fmt.Errorf("simulated: %q is not an instance of this cloud: %w", instance, cloud.ErrInvalid)
 	}
-	_, err := c.change(id, func(s *state, now time.Time) (*state, error) {
-		next := s.edit(id, now)
-		i, ok := indexByID(id, next.Groups[id], now)[instance]
+	_, err := c.change(id, func(m moment) (*state, error) {
+		next := m.edit(id, m.now)
+		i, ok := indexByID(id, next.Groups[id], m.now)[instance]
 		if !ok || next.Groups[id][i].isEnded() {
 			return nil, fmt.Errorf("%q is already deleting or gone: %w", instance, cloud.ErrPrecondition)
 		}
-		lost := next.Groups[id][i].end(now, c.options.TerminateDelay)
+		lost := next.Groups[id][i].end(m.now, c.options.TerminateDelay)
 		lost.Replaced = true
 		next.Groups[id][i] = lost
-		c.launchLocked(next, id, 1, now)
+		c.launchLocked(next, id, 1, m.now)
 		return next, nil
 	})
 	if err != nil {

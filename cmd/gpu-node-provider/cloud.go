@@ -76,7 +76,7 @@ func openAWS(ctx context.Context, c *config.AWS, log *zap.Logger, r prometheus.R
 func awsCloud(backend *aws.Cloud, c *config.AWS, log *zap.Logger) *runningCloud {
 	return &runningCloud{
 		Backend:       backend,
-		run:           func(context.Context) error { return nil },
+		run:           backend.Run,
 		close:         func() {},
 		complete:      completionOnAWS(backend, log).Complete,
 		completeEvery: completeRounds * c.RefreshInterval.Duration,

@@ -82,8 +82,7 @@ func TestCP11StartWithAFileThatDropsAGroup(t *testing.T) {
 					return strings.Contains(report, `"maxSize":9`) && strings.Contains(report, `"dropped":true`)
 				})
 				api.remove(target{"nodes", "", "n1"})
-				stub.SetDesired("old", 0)
-				stub.Settle("old")
+				stub.Detach(stub.Group("old").Instances[0].ID, true) // it is protected from scale-in
 				eventually(t, "it is gone", func() bool { return !strings.Contains(textOf(t, httpPort, "/report.json"), `"dropped":true`) })
 			})
 		}

@@ -33,17 +33,20 @@ func TestCP01TargetRaisedByAnOperator(t *testing.T) {
 	require.Equal(t, 5, w.desired())
 }
 
-// An increase reads the group once and writes once, and a deletion likewise.
+// An increase reads the group once and writes once, and a deletion likewise; a decrease
+// looks for machines that arrived meanwhile.
 func TestCP10CallsOfAWrite(t *testing.T) {
 	stub := trained(t, 3, protected)
 	w := serve(t, stub, setup{})
 	w.increase(train, 1) // short of one: there is something to explain
 	stub.Step()          // a new instance: there is a launch time to ask for
+	w.increase(train, 1) // a placeholder to cancel
 	for name, row := range map[string]struct {
 		write func()
 		calls []string
 	}{
 		"increase": {func() { w.increase(train, 1) }, []string{"DescribeAutoScalingGroups", setDesired}},
+		"decrease": {func() { require.NoError(t, w.tryDecrease(-1)) }, []string{"DescribeAutoScalingGroups", setDesired, "DescribeAutoScalingGroups"}},
 		"delete":   {func() { w.delete(nodes(w.instances(train)[0].GetId())...) }, []string{"DescribeAutoScalingGroups", terminate}},
 	} {
 		before := len(stub.Calls())
