@@ -71,7 +71,7 @@ func (c LaunchCode) OutOfResources() bool {
 	}
 }
 
-// LaunchError is why a placeholder has no machine yet.
+// LaunchError is why a unit does not become a running machine.
 type LaunchError struct {
 	Code    LaunchCode
 	Message string
@@ -85,15 +85,32 @@ type Instance struct {
 	// Type is the machine's own instance type, which may differ from what its group
 	// launches now; empty for placeholders, and where the cloud has no types.
 	Type string
+	// Zone is where the machine is; empty for placeholders, and where the cloud has none.
+	Zone string
+	// Market is how the machine is paid for; empty while that is not known.
+	Market Market
+	// HourlyPrice is the list price of the machine in US dollars; 0 where none is known, as in
+	// the spot market.
+	HourlyPrice float64
 	// State is Creating for every placeholder.
 	State State
 	// Placeholder is true as long as no machine stands behind the unit.
 	Placeholder bool
-	// Error is set only on placeholders, and stays until the placeholder goes.
+	// Error is set only while State is Creating, and stays until the unit goes. Mostly it is
+	// a placeholder's; some clouds give a machine that failed to start an id.
 	Error *LaunchError
 	// Since is when the unit was asked for (placeholders) or launched.
 	Since time.Time
 }
+
+// Market is how a machine is paid for.
+type Market string
+
+// The markets of machines.
+const (
+	OnDemand Market = "on-demand"
+	Spot     Market = "spot"
+)
 
 // Group is what the cloud says of one node group at one moment.
 type Group struct {

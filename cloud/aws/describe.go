@@ -40,7 +40,7 @@ type sighting struct {
 	// activities are asked for when the group is short of capacity, launched
 	// for instances that are new.
 	activities []types.Activity
-	launched   map[string]time.Time
+	launched   map[string]launch
 }
 
 // Describe implements cloud.Backend. Groups come in the order of ids, or else
@@ -176,9 +176,9 @@ func (c *Cloud) explain(ctx context.Context, groups []*group, seen map[string]*s
 			return nil
 		})
 	}
-	var launched map[string]time.Time
+	var launched map[string]launch
 	calls.Go(func() error {
-		launched = c.launchTimes(ctx, fresh)
+		launched = c.launches(ctx, fresh)
 		return nil
 	})
 	err := errors.Join(calls.Wait(), ctx.Err())

@@ -45,8 +45,9 @@ type group struct {
 
 // machine is an instance that has been seen in the group.
 type machine struct {
-	since time.Time // when it was launched, or first listed where a write has seen it first
-	seen  time.Time // when it was last listed
+	since  time.Time // when it was launched, or first listed where a write has seen it first
+	seen   time.Time // when it was last listed
+	market cloud.Market
 }
 
 // placeholder stands for a unit that was asked for and is not there.
@@ -92,8 +93,8 @@ func (g *group) observed(s sighting, ticket uint64, c *Cloud) {
 		m, known := g.machines[id]
 		if !known {
 			m.since = now
-			if at, ok := s.launched[awssdk.ToString(i.InstanceId)]; ok {
-				m.since = at
+			if l, ok := s.launched[awssdk.ToString(i.InstanceId)]; ok {
+				m.since, m.market = l.at, l.market
 			}
 		}
 		m.seen = now
@@ -111,7 +112,7 @@ func (g *group) observed(s sighting, ticket uint64, c *Cloud) {
 			g.placeholders[n].err = launchFailure(s.activities, p.asked)
 		}
 	}
-	g.paint(stand)
+	g.paint(stand, c)
 }
 
 // wrote takes note of a write that AWS has acknowledged.
@@ -121,11 +122,11 @@ func (g *group) wrote(c *Cloud, note func(l *lag, now time.Time)) {
 	note(&g.lag, now)
 	stand := g.standing(now)
 	g.fit(stand.desired-stand.live, now, g.rawAt, c)
-	g.paint(stand)
+	g.paint(stand, c)
 }
 
 // paint makes the picture of a standing and the placeholders that fit it.
-func (g *group) paint(s standing) {
+func (g *group) paint(s standing, c *Cloud) {
 	p := cloud.Group{ID: g.id, Min: s.min, Max: s.max, Unsettled: s.unsettled, Instances: make([]cloud.Instance, 0, len(g.raw.Instances)+len(g.placeholders))}
 	for _, i := range g.raw.Instances {
 		id := providerID(i)
@@ -133,7 +134,7 @@ func (g *group) paint(s standing) {
 		if !listed {
 			continue
 		}
-		p.Instances = append(p.Instances, cloud.Instance{ID: id, Type: awssdk.ToString(i.InstanceType), State: state.state, Since: g.machines[id].since})
+		p.Instances = append(p.Instances, c.instance(i, g.machines[id], state.state))
 		if state.state != cloud.Deleting {
 			p.Target++
 		}
@@ -148,6 +149,17 @@ func (g *group) paint(s standing) {
 		p.Max = p.Target
 	}
 	g.picture = p
+}
+
+func (c *Cloud) instance(i types.Instance, m machine, state cloud.State) cloud.Instance {
+	shown := cloud.Instance{
+		ID: providerID(i), Type: awssdk.ToString(i.InstanceType), Zone: awssdk.ToString(i.AvailabilityZone),
+		Market: m.market, State: state, Since: m.since,
+	}
+	if m.market == cloud.OnDemand {
+		shown.HourlyPrice, _ = Price(shown.Type, c.region)
+	}
+	return shown
 }
 
 // standing is the group with what AWS does not show yet.

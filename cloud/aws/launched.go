@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/logkey"
 )
 
@@ -54,19 +55,33 @@ func (c *Cloud) batch(ctx context.Context, ids []string) ([]types.Instance, erro
 	return found, nil
 }
 
-// launchTimes says when instances were launched. Those that EC2 does not show,
-// or not yet, are left out: they count as launched when they were first seen.
-func (c *Cloud) launchTimes(ctx context.Context, ids []string) map[string]time.Time {
+// launch is what EC2 tells of the launch of an instance.
+type launch struct {
+	at     time.Time
+	market cloud.Market
+}
+
+// launches returns when and in which market instances were launched. Those that EC2 does not
+// show, or not yet, are left out: they count as launched when they were first seen.
+func (c *Cloud) launches(ctx context.Context, ids []string) map[string]launch {
 	found, err := c.instances(ctx, ids)
 	if err != nil {
 		c.log.Warn("failed to read the launch times of instances", zap.Int(logkey.Instances, len(ids)), zap.Error(err))
 		return nil
 	}
-	times := make(map[string]time.Time, len(found))
+	launches := make(map[string]launch, len(found))
 	for _, i := range found {
-		if i.LaunchTime != nil {
-			times[awssdk.ToString(i.InstanceId)] = *i.LaunchTime
+		if i.LaunchTime == nil {
+			continue
 		}
+		l := launch{at: *i.LaunchTime}
+		switch i.InstanceLifecycle {
+		case "": // EC2 has no word for it
+			l.market = cloud.OnDemand
+		case types.InstanceLifecycleTypeSpot:
+			l.market = cloud.Spot
+		}
+		launches[awssdk.ToString(i.InstanceId)] = l
 	}
-	return times
+	return launches
 }

@@ -101,8 +101,8 @@ func (e *env) flawOf(instance cloud.Instance) error {
 		return fmt.Errorf("state %d is none", instance.State)
 	case instance.Placeholder && instance.State != cloud.Creating:
 		return fmt.Errorf("a placeholder is %s", instance.State)
-	case instance.Error != nil && !instance.Placeholder:
-		return errors.New("a machine has a launch error")
+	case instance.Error != nil && instance.State != cloud.Creating:
+		return fmt.Errorf("a machine that is %s has a launch error", instance.State)
 	case instance.Error != nil && instance.Error.Code == "":
 		return errors.New("a launch error has no code")
 	case instance.Since.IsZero():
