@@ -1,9 +1,3 @@
-// Package cloud is the seam between the provider and what really owns
-// machines. It holds the vocabulary (Group, Instance, State), the classes of
-// error a caller acts on, and the contract that every Backend keeps.
-//
-// It does not know Cluster Autoscaler, gRPC, quotas or Kubernetes objects:
-// those are the business of the packages that use it.
 package cloud
 
 import (
