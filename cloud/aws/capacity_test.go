@@ -3,6 +3,7 @@ package aws
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -87,6 +88,21 @@ func TestCP17IncreaseSendsNoLessThanShown(t *testing.T) {
 	stub.Settle()
 	require.Empty(t, stub.Victims())
 	require.GreaterOrEqual(t, stub.Group("train-t4").Desired, 6)
+}
+
+// An answer from before a write lags also after AWS has shown the write once.
+func TestCP17IncreaseByAnAnswerThatLags(t *testing.T) {
+	c, stub := one(t, awstest.Group{Desired: 2}, Options{})
+	_, err := c.Increase(t.Context(), "t4", cloudtest.Exactly(2))
+	require.NoError(t, err)
+	stub.Settle()
+	require.Equal(t, 4, get(t, c).Target)
+	stub.Advance(30 * time.Second)
+	stub.Faults(awstest.Rule{Action: "DescribeAutoScalingGroups", Times: 1, Fault: awstest.Stale()})
+	_, err = c.Increase(t.Context(), "t4", cloudtest.Exactly(1))
+	require.NoError(t, err)
+	require.Empty(t, stub.Victims())
+	require.Equal(t, 5, stub.Group("train-t4").Desired)
 }
 
 // Lack of capacity in the words of reservations, capacity blocks and request limits.

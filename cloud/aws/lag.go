@@ -6,20 +6,16 @@ import (
 	"time"
 )
 
-const (
-	// lagTime is how long AWS is given to show what it has acknowledged. Its
-	// answers are eventually consistent, normally within a second; a minute is
-	// beyond any lag to be expected, and short enough that a value which really
-	// was taken back by somebody else is not denied for long.
-	lagTime = time.Minute
-	// flapTime is how long, once AWS has shown it, another answer may still come
-	// from a part of AWS that has not heard of it. To compute the next desired
-	// capacity from such an answer would take back what was asked for.
-	flapTime = 10 * time.Second
-)
+// lagTime is how long AWS is given to show what it has acknowledged. Its answers are
+// eventually consistent, normally within a second; a minute is beyond any lag to be
+// expected, and short enough that a value which really was taken back by another client
+// is not denied for long. It does not end when AWS has shown the value: another answer
+// may still come from a part of AWS that has not heard of it, and to compute the next
+// desired capacity from that would take back what was asked for.
+const lagTime = time.Minute
 
 // lag is what was written and acknowledged and may not be shown yet. For
-// lagTime, or flapTime after AWS has shown it, it counts as if AWS did.
+// lagTime it counts as if AWS did.
 //
 // Lag is told from somebody else's later change by the value: an answer that
 // lags shows one from before the write, so any other value is somebody's, and
@@ -166,14 +162,10 @@ func (l *lag) desired(shown int, now time.Time) int {
 
 // seen notes what AWS shows.
 func (l *lag) seen(shown int, now time.Time) {
-	switch confirmed := now.Add(flapTime); {
+	switch {
 	case !now.Before(l.until):
 		l.past = nil
-	case shown == l.value:
-		if confirmed.Before(l.until) {
-			l.until = confirmed
-		}
-	case !slices.Contains(l.past, shown): // somebody else's
+	case shown != l.value && !slices.Contains(l.past, shown): // somebody else's
 		l.until, l.past = time.Time{}, nil
 	}
 	if shown >= l.raise.value {

@@ -24,7 +24,8 @@ func TestLag(t *testing.T) {
 		"somebody else's":                  {[]int{4}, 0, 4},
 		"somebody else's, and then lags":   {[]int{4, 5}, 0, 5},
 		"an answer from another part lags": {[]int{6, 5}, 0, 6},
-		"taken back":                       {[]int{6, 6, 6, 5}, flapTime, 5},
+		"shown, and much later it lags":    {[]int{6, 6, 5}, 30 * time.Second, 6},
+		"taken back":                       {[]int{6, 6, 6, 5}, lagTime, 5},
 		"taken back before it was shown":   {[]int{5}, lagTime, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
