@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	awssdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
@@ -331,6 +333,21 @@ func TestDeleteThatNeverArrived(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, doomed, confirmed)
 	require.Equal(t, 2, stub.Group("train-t4").Desired)
+}
+
+// One that arrives after it was given up is seen by the next reading.
+func TestDeleteThatArrivesLate(t *testing.T) {
+	c, stub := one(t, awstest.Group{Desired: 2}, Options{})
+	stub.Faults(awstest.Rule{Action: terminate, Times: 1, Fault: awstest.CutBefore()})
+	doomed := ids(get(t, c))[0]
+	_, _, err := c.Delete(t.Context(), "t4", []string{doomed})
+	require.ErrorIs(t, err, cloud.ErrUnknownOutcome)
+	name, _ := parseID(doomed)
+	_, err = c.asg.TerminateInstanceInAutoScalingGroup(t.Context(), &autoscaling.TerminateInstanceInAutoScalingGroupInput{
+		InstanceId: &name, ShouldDecrementDesiredCapacity: awssdk.Bool(true),
+	})
+	require.NoError(t, err)
+	require.Equal(t, 1, get(t, c).Target)
 }
 
 // Throttled and busy calls had no effect, so those are made again.
