@@ -65,6 +65,8 @@ type Options struct {
 	Log *zap.Logger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+	// Client sends the calls; nil is the SDK's own client.
+	Client awssdk.HTTPClient
 }
 
 // Cloud is AWS in one region, seen with one set of credentials.
@@ -119,6 +121,9 @@ func New(ctx context.Context, o Options) (*Cloud, error) {
 		return nil, errors.New("aws: no region: set cloud.aws.region or AWS_REGION")
 	}
 	sdk.HTTPClient = patient{sdk.HTTPClient}
+	if o.Client != nil {
+		sdk.HTTPClient = o.Client
+	}
 	return open(sdk, o)
 }
 

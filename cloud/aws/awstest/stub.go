@@ -23,7 +23,7 @@ var Epoch = time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 // itself unless Immediate is on: the test moves it with Step, Launch and Boot.
 type Stub struct {
 	gate
-	server *httptest.Server
+	url func() string // starts to listen
 
 	mu        sync.Mutex
 	groups    map[string]*group
@@ -71,16 +71,22 @@ func NewStub(t TB, options ...Option) *Stub {
 	for _, o := range options {
 		o(s)
 	}
-	s.server = httptest.NewServer(http.HandlerFunc(s.serve))
+	var server *httptest.Server
+	s.url = sync.OnceValue(func() string {
+		server = httptest.NewServer(http.HandlerFunc(s.serve))
+		return server.URL
+	})
 	t.Cleanup(func() {
 		close(s.closing)
-		s.server.Close()
+		if server != nil {
+			server.Close()
+		}
 	})
 	return s
 }
 
-// URL is the endpoint of all three services.
-func (s *Stub) URL() string { return s.server.URL }
+// URL is the endpoint of all three services. Nothing listens until it is called.
+func (s *Stub) URL() string { return s.url() }
 
 // Now is the Stub's time.
 func (s *Stub) Now() time.Time {
