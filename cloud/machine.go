@@ -22,13 +22,16 @@ type Machine struct {
 	// Zones are the group's zones, Min and Max the cloud's own bounds of its size.
 	Zones    []string
 	Min, Max int
+	// ZoneLabels are the labels beside Kubernetes' own in which Nodes carry their zone.
+	ZoneLabels []string
 	// HourlyPrice is that of the dearest type in US dollars, since a budget must hold
 	// whichever type is launched; nil when the price of one type is not known.
 	HourlyPrice *float64
 	// PriceSource names the list, place and day of HourlyPrice.
 	PriceSource string
-	// Tags hold the declarations of the group's tags about its Nodes.
-	Tags NodeTags
+	// Declared is what the group declares about its Nodes. Of two declarations of the same
+	// thing the first is binding.
+	Declared []Declaration
 }
 
 // MachineType is one type of machine.
@@ -39,24 +42,35 @@ type MachineType struct {
 
 // Resources are amounts of one machine, before anything is reserved.
 type Resources struct {
-	VCPUs     int
-	MemoryMiB int64
+	VCPUs int
+	// Memory is what the Node of such a machine shows, in bytes: less than is advertised.
+	Memory int64
 	// Pods is the largest number of Pods, by the addresses that a machine can have.
 	Pods int
-	// GPUs are counts by the resource name of the maker's device plugin, such as
-	// nvidia.com/gpu; empty without GPUs.
-	GPUs map[string]int
+	// Devices are counts of GPUs and other accelerators by the resource name of the maker's
+	// device plugin, such as nvidia.com/gpu.
+	Devices map[string]int
 }
 
-// NodeTags hold the declarations of a group's tags about its Nodes.
-type NodeTags struct {
-	Labels map[string]string
-	Taints []Taint
-	// Resources are quantities by resource name, not parsed.
-	Resources map[string]string
-	// Ignored are keys of tags that declare nothing known, such as a taint without an effect.
-	Ignored []string
+// Declaration is a statement of a group about its Nodes, such as one of its tags.
+type Declaration struct {
+	// Source names it for a person, such as the key of the tag.
+	Source string
+	Kind   DeclarationKind
+	// Key is that of the label or taint, or the name of the resource or option; Effect is of
+	// a taint.
+	Key, Value, Effect string
+	// Problem is why it declares nothing; empty otherwise.
+	Problem string
 }
 
-// Taint is a taint of a Node.
-type Taint struct{ Key, Value, Effect string }
+// DeclarationKind is what a Declaration is about.
+type DeclarationKind string
+
+// The kinds of declarations.
+const (
+	DeclaredLabel    DeclarationKind = "label"
+	DeclaredTaint    DeclarationKind = "taint"
+	DeclaredResource DeclarationKind = "resources"
+	DeclaredOption   DeclarationKind = "autoscaling-options"
+)

@@ -48,7 +48,7 @@ func (g *groupView) report() report.NodeGroup {
 	r := report.NodeGroup{
 		ID: g.ID, MinSize: g.minSize(), MaxSize: g.MaxSize, EffectiveMax: g.max, Target: g.state.Target,
 		Running: n["running"], Creating: n["creating"], Placeholders: n["placeholder"], Failed: n["failed"], Deleting: n["deleting"],
-		Forgotten: g.unrequested, Retired: g.Retired, Dropped: g.Dropped, Limit: g.limitForTable(), Problem: cmp.Or(g.problem(), g.templateProblem()), Instances: []report.Instance{},
+		Forgotten: g.unrequested, Retired: g.Retired, Dropped: g.Dropped, Limit: g.limitForTable(), Problem: cmp.Or(g.problem(), g.templateProblem()), Ignored: g.Ignored, Instances: []report.Instance{},
 	}
 	for _, i := range g.state.Instances {
 		instance := report.Instance{ID: i.ID, State: i.State.String(), Placeholder: i.Placeholder, Since: i.Since}

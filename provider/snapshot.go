@@ -310,6 +310,7 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 		}
 		s.tellProblem(before, g)
 		s.tellDropped(before, g)
+		s.tellIgnored(before, g)
 		g.max = g.state.Target + g.limit.Room
 		if g.unrequested > 0 && g.canGrow() { // so that Cluster Autoscaler can ask, and be told that it need not
 			g.max = max(g.max, g.state.Target+1)
@@ -351,6 +352,19 @@ func (s *Server) tellDropped(before, g *groupView) {
 		zap.String(logkey.NodeGroup, g.ID), zap.Int(logkey.Instances, n))
 	if s.cluster != nil {
 		s.cluster.WarnSelf("GroupNotInFile", fmt.Sprintf("node group %s is not in the node group file and has %d instances; it is kept as retired until it is empty", g.ID, n))
+	}
+}
+
+// tellIgnored tells once what the cloud's group declares and does not apply.
+func (s *Server) tellIgnored(before, g *groupView) {
+	for _, ignored := range g.Ignored {
+		if before != nil && slices.Contains(before.Ignored, ignored) {
+			continue
+		}
+		s.log.Warn("declaration of the cloud's group ignored", zap.String(logkey.NodeGroup, g.ID), zap.String(logkey.Reason, ignored))
+		if s.cluster != nil {
+			s.cluster.WarnSelf("DeclarationIgnored", fmt.Sprintf("node group %s: ignored %s", g.ID, ignored))
+		}
 	}
 }
 

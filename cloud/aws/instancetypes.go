@@ -89,12 +89,12 @@ func (c *Cloud) cachedTypes(names []string) (known map[string]instanceType, miss
 }
 
 func typeOf(info types.InstanceTypeInfo) instanceType {
-	t := instanceType{resources: cloud.Resources{GPUs: map[string]int{}}}
+	t := instanceType{resources: cloud.Resources{Devices: map[string]int{}}}
 	if info.VCpuInfo != nil {
 		t.resources.VCPUs = int(awssdk.ToInt32(info.VCpuInfo.DefaultVCpus))
 	}
 	if info.MemoryInfo != nil {
-		t.resources.MemoryMiB = awssdk.ToInt64(info.MemoryInfo.SizeInMiB)
+		t.resources.Memory = memoryOf(string(info.InstanceType), awssdk.ToInt64(info.MemoryInfo.SizeInMiB))
 	}
 	t.resources.Pods = podsOf(info.NetworkInfo)
 	if info.ProcessorInfo != nil {
@@ -106,7 +106,16 @@ func typeOf(info types.InstanceTypeInfo) instanceType {
 			if logical := int(awssdk.ToInt32(g.LogicalGpuCount)); logical > 0 { // parts of a GPU count as devices
 				count = logical
 			}
-			t.resources.GPUs[gpuResource(awssdk.ToString(g.Manufacturer))] += count
+			t.resources.Devices[gpuResource(awssdk.ToString(g.Manufacturer))] += count
+		}
+	}
+	if info.NeuronInfo != nil {
+		for _, d := range info.NeuronInfo.NeuronDevices {
+			count := int(awssdk.ToInt32(d.Count))
+			t.resources.Devices["aws.amazon.com/neuron"] += count
+			if d.CoreInfo != nil {
+				t.resources.Devices["aws.amazon.com/neuroncore"] += count * int(awssdk.ToInt32(d.CoreInfo.Count))
+			}
 		}
 	}
 	return t

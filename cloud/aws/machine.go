@@ -12,6 +12,10 @@ import (
 	"gpu-node-provider/cloud"
 )
 
+// zoneOfVolumes is the label by which volumes of the EBS CSI driver choose Nodes
+// (https://github.com/kubernetes-sigs/aws-ebs-csi-driver, pkg/driver/driver.go).
+const zoneOfVolumes = "topology.ebs.csi.aws.com/zone"
+
 // Machines describes the machines of ASGs, by ASG. An ASG that does not exist, or whose
 // instance types are not known, has a Problem; the error is for what fails for all.
 func (c *Cloud) Machines(ctx context.Context, asgs []string) (map[string]cloud.Machine, error) {
@@ -52,7 +56,8 @@ func machineOf(g *types.AutoScalingGroup, names []string, known map[string]insta
 		Zones:         g.AvailabilityZones,
 		Min:           int(awssdk.ToInt32(g.MinSize)),
 		Max:           int(awssdk.ToInt32(g.MaxSize)),
-		Tags:          nodeTags(g.Tags),
+		ZoneLabels:    []string{zoneOfVolumes},
+		Declared:      declared(g.Tags),
 	}
 	m.HourlyPrice, m.PriceSource = dearest(names, region)
 	m.Each = eachType(append(liveTypes(g), names...), known, region)
@@ -97,20 +102,20 @@ func eachType(names []string, known map[string]instanceType, region string) map[
 }
 
 func least(a, b cloud.Resources) cloud.Resources {
-	r := cloud.Resources{VCPUs: min(a.VCPUs, b.VCPUs), MemoryMiB: min(a.MemoryMiB, b.MemoryMiB), Pods: min(a.Pods, b.Pods), GPUs: map[string]int{}}
-	for name, n := range a.GPUs {
-		if other := min(n, b.GPUs[name]); other > 0 {
-			r.GPUs[name] = other
+	r := cloud.Resources{VCPUs: min(a.VCPUs, b.VCPUs), Memory: min(a.Memory, b.Memory), Pods: min(a.Pods, b.Pods), Devices: map[string]int{}}
+	for name, n := range a.Devices {
+		if other := min(n, b.Devices[name]); other > 0 {
+			r.Devices[name] = other
 		}
 	}
 	return r
 }
 
 func most(a, b cloud.Resources) cloud.Resources {
-	r := cloud.Resources{VCPUs: max(a.VCPUs, b.VCPUs), MemoryMiB: max(a.MemoryMiB, b.MemoryMiB), Pods: max(a.Pods, b.Pods), GPUs: map[string]int{}}
-	for _, side := range []map[string]int{a.GPUs, b.GPUs} {
+	r := cloud.Resources{VCPUs: max(a.VCPUs, b.VCPUs), Memory: max(a.Memory, b.Memory), Pods: max(a.Pods, b.Pods), Devices: map[string]int{}}
+	for _, side := range []map[string]int{a.Devices, b.Devices} {
 		for name, n := range side {
-			r.GPUs[name] = max(n, r.GPUs[name])
+			r.Devices[name] = max(n, r.Devices[name])
 		}
 	}
 	return r

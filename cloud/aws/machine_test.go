@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	t4x1 = cloud.Resources{VCPUs: 4, MemoryMiB: 16 << 10, Pods: 29, GPUs: map[string]int{"nvidia.com/gpu": 1}}
-	t4x8 = cloud.Resources{VCPUs: 96, MemoryMiB: 384 << 10, Pods: 737, GPUs: map[string]int{"nvidia.com/gpu": 8}}
+	t4x1 = cloud.Resources{VCPUs: 4, Memory: 16070168 << 10, Pods: 29, Devices: map[string]int{"nvidia.com/gpu": 1}}
+	t4x8 = cloud.Resources{VCPUs: 96, Memory: 384 << 30 / 1000 * 925, Pods: 737, Devices: map[string]int{"nvidia.com/gpu": 8}}
 )
 
 func TestMachines(t *testing.T) {
@@ -40,16 +40,17 @@ func TestMachines(t *testing.T) {
 	require.Equal(t, cloud.Machine{
 		InstanceTypes: []string{"g4dn.xlarge"}, Least: t4x1, Most: t4x1, Architecture: "amd64",
 		Zones: []string{"us-east-1a", "us-east-1b"}, Min: 1, Max: 4, HourlyPrice: new(0.526), PriceSource: "list price of g4dn.xlarge in us-east-1 on 2026-01-21",
-		Each: map[string]cloud.MachineType{"g4dn.xlarge": {Resources: t4x1, HourlyPrice: new(0.526)}},
-		Tags: cloud.NodeTags{Labels: map[string]string{"accelerator": "nvidia-tesla-t4"}, Resources: map[string]string{}},
+		Each:       map[string]cloud.MachineType{"g4dn.xlarge": {Resources: t4x1, HourlyPrice: new(0.526)}},
+		ZoneLabels: []string{"topology.ebs.csi.aws.com/zone"},
+		Declared:   []cloud.Declaration{{Source: tagPrefix + "label/accelerator", Kind: cloud.DeclaredLabel, Key: "accelerator", Value: "nvidia-tesla-t4"}},
 	}, machines["t4"])
 	require.Equal(t, []string{"g4dn.xlarge", "g4dn.metal"}, machines["mixed"].InstanceTypes)
 	require.Equal(t, t4x1, machines["mixed"].Least)
 	require.Equal(t, t4x8, machines["mixed"].Most)
-	require.Empty(t, machines["makers"].Least.GPUs, "no GPU is in both")
-	require.Equal(t, map[string]int{"nvidia.com/gpu": 1, "amd.com/gpu": 1}, machines["makers"].Most.GPUs)
+	require.Empty(t, machines["makers"].Least.Devices, "no GPU is in both")
+	require.Equal(t, map[string]int{"nvidia.com/gpu": 1, "amd.com/gpu": 1}, machines["makers"].Most.Devices)
 	require.Equal(t, "arm64", machines["arm"].Architecture)
-	require.Empty(t, machines["arm"].Least.GPUs)
+	require.Empty(t, machines["arm"].Least.Devices)
 
 	for asg, row := range map[string]struct {
 		class error
@@ -105,6 +106,25 @@ func TestTypesByAttributes(t *testing.T) {
 	require.ErrorContains(t, err, "Auto Scaling group any chooses instance types by attributes")
 }
 
+// TestND05NeuronDevices: EC2 tells of Neuron devices beside GPUs.
+func TestND05NeuronDevices(t *testing.T) {
+	got := typeOf(types.InstanceTypeInfo{NeuronInfo: &types.NeuronInfo{NeuronDevices: []types.NeuronDeviceInfo{
+		{Count: awssdk.Int32(16), CoreInfo: &types.NeuronDeviceCoreInfo{Count: awssdk.Int32(2)}},
+	}}})
+	require.Equal(t, map[string]int{"aws.amazon.com/neuron": 16, "aws.amazon.com/neuroncore": 32}, got.resources.Devices)
+}
+
+// TestND03Memory: no more is promised than Nodes show.
+func TestND03Memory(t *testing.T) {
+	for name, row := range map[string]struct{ advertisedMiB, ki int64 }{
+		"g4dn.xlarge": {16 << 10, 16070168},
+		"m5.xlarge":   {16 << 10, 15919124},
+		"p6-unknown":  {1000, 1000 * 1024 * 925 / 1000},
+	} {
+		require.Equal(t, row.ki, memoryOf(name, row.advertisedMiB)>>10, name)
+	}
+}
+
 func TestGPUs(t *testing.T) {
 	device := func(maker string, count, logical int32) types.GpuDeviceInfo {
 		d := types.GpuDeviceInfo{Manufacturer: &maker, Count: &count}
@@ -125,32 +145,37 @@ func TestGPUs(t *testing.T) {
 		"unknown":      {device("Acme", 1, 0), map[string]int{"acme.unknown/gpu": 1}},
 	} {
 		got := typeOf(types.InstanceTypeInfo{GpuInfo: &types.GpuInfo{Gpus: []types.GpuDeviceInfo{want.device}}})
-		require.Equal(t, want.gpus, got.resources.GPUs, name)
+		require.Equal(t, want.gpus, got.resources.Devices, name)
 	}
 }
 
-// TestNodeTags: the forms of the in-tree provider.
-func TestNodeTags(t *testing.T) {
+// The forms of tags of the in-tree provider.
+func TestDeclared(t *testing.T) {
 	tag := func(key, value string) scalingtypes.TagDescription {
 		return scalingtypes.TagDescription{Key: &key, Value: &value}
 	}
-	require.Equal(t, cloud.NodeTags{
-		Labels: map[string]string{"accelerator": "nvidia-tesla-t4", "example.com/pool": "a", "empty": ""},
-		Taints: []cloud.Taint{
-			{Key: "nvidia.com/gpu", Value: "present", Effect: "NoSchedule"}, {Key: "spot", Effect: "PreferNoSchedule"}, {Key: "dedicated", Value: "x", Effect: "NoExecute"},
-		},
-		Resources: map[string]string{"ephemeral-storage": "100Gi", "nvidia.com/gpu": "2"},
-		Ignored:   []string{tagPrefix + "taint/bad", tagPrefix + "taint/worse", tagPrefix + "autoscaling-options/scaledownunneededtime", tagPrefix + "label/"},
-	}, nodeTags([]scalingtypes.TagDescription{
-		tag(tagPrefix+"label/accelerator", "nvidia-tesla-t4"),
-		tag(tagPrefix+"label/example.com/pool", "a"),
-		tag(tagPrefix+"label/empty", ""),
-		tag(tagPrefix+"taint/nvidia.com/gpu", "present:NoSchedule"),
+	of := func(kind cloud.DeclarationKind, key, value, effect string) cloud.Declaration {
+		return cloud.Declaration{Source: tagPrefix + string(kind) + "/" + key, Kind: kind, Key: key, Value: value, Effect: effect}
+	}
+	unknown := of("labels", "typo", "x", "")
+	unknown.Problem = "is none of label/, taint/, resources/ and autoscaling-options/"
+	require.Equal(t, []cloud.Declaration{
+		of(cloud.DeclaredOption, "scaledownunneededtime", "10m", ""),
+		of(cloud.DeclaredLabel, "", "x", ""),
+		of(cloud.DeclaredLabel, "accelerator", "nvidia-tesla-t4", ""),
+		of(cloud.DeclaredLabel, "example.com/pool", "a", ""),
+		unknown,
+		of(cloud.DeclaredResource, "nvidia.com/gpu", "2", ""),
+		of(cloud.DeclaredTaint, "bad", "present", ""),
+		of(cloud.DeclaredTaint, "nvidia.com/gpu", "present", "NoSchedule"),
+		of(cloud.DeclaredTaint, "spot", "", "PreferNoSchedule"),
+	}, declared([]scalingtypes.TagDescription{
 		tag(tagPrefix+"taint/spot", ":PreferNoSchedule"),
-		tag(tagPrefix+"taint/dedicated", "x:NoExecute"),
+		tag(tagPrefix+"label/accelerator", "nvidia-tesla-t4"),
+		tag(tagPrefix+"labels/typo", "x"),
+		tag(tagPrefix+"label/example.com/pool", "a"),
+		tag(tagPrefix+"taint/nvidia.com/gpu", "present:NoSchedule"),
 		tag(tagPrefix+"taint/bad", "present"),
-		tag(tagPrefix+"taint/worse", "present:Sometimes"),
-		tag(tagPrefix+"resources/ephemeral-storage", "100Gi"),
 		tag(tagPrefix+"resources/nvidia.com/gpu", "2"),
 		tag(tagPrefix+"autoscaling-options/scaledownunneededtime", "10m"),
 		tag(tagPrefix+"label/", "x"),

@@ -31,7 +31,7 @@ func TestMoto(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, machines["train-t4"].Problem)
 	require.Equal(t, t4x1, machines["train-t4"].Least)
-	require.Equal(t, "nvidia-tesla-t4", machines["train-t4"].Tags.Labels["accelerator"])
+	require.Equal(t, "nvidia-tesla-t4", machines["train-t4"].Declared[0].Value)
 
 	groups, err := c.Describe(t.Context())
 	require.NoError(t, err)

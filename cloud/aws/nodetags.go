@@ -1,6 +1,8 @@
 package aws
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
@@ -15,40 +17,26 @@ import (
 // (README.md "Auto-discovery setup", aws_manager.go) in kubernetes/autoscaler.
 const tagPrefix = "k8s.io/cluster-autoscaler/node-template/"
 
-// nodeTags reads label/KEY = VALUE, taint/KEY = VALUE:EFFECT and resources/NAME = QUANTITY
-// under tagPrefix.
-func nodeTags(tags []types.TagDescription) cloud.NodeTags {
-	n := cloud.NodeTags{Labels: map[string]string{}, Resources: map[string]string{}}
+// declared reads label/KEY = VALUE, taint/KEY = VALUE:EFFECT, resources/NAME = QUANTITY and
+// autoscaling-options/NAME = VALUE under tagPrefix, in the order of their keys.
+func declared(tags []types.TagDescription) (all []cloud.Declaration) {
 	for _, tag := range tags {
-		value := awssdk.ToString(tag.Value)
-		rest, ours := strings.CutPrefix(awssdk.ToString(tag.Key), tagPrefix)
+		key := awssdk.ToString(tag.Key)
+		rest, ours := strings.CutPrefix(key, tagPrefix)
 		if !ours {
 			continue
 		}
 		kind, name, _ := strings.Cut(rest, "/")
-		taint, isTaint := taintOf(name, value)
-		switch {
-		case name == "":
-			n.Ignored = append(n.Ignored, *tag.Key)
-		case kind == "label":
-			n.Labels[name] = value
-		case kind == "resources":
-			n.Resources[name] = value
-		case kind == "taint" && isTaint:
-			n.Taints = append(n.Taints, taint)
+		d := cloud.Declaration{Source: key, Kind: cloud.DeclarationKind(kind), Key: name, Value: awssdk.ToString(tag.Value)}
+		switch d.Kind {
+		case cloud.DeclaredLabel, cloud.DeclaredResource, cloud.DeclaredOption:
+		case cloud.DeclaredTaint:
+			d.Value, d.Effect, _ = strings.Cut(d.Value, ":")
 		default:
-			n.Ignored = append(n.Ignored, *tag.Key)
+			d.Problem = "is none of label/, taint/, resources/ and autoscaling-options/"
 		}
+		all = append(all, d)
 	}
-	return n
-}
-
-func taintOf(key, text string) (cloud.Taint, bool) {
-	value, effect, _ := strings.Cut(text, ":")
-	switch effect {
-	case "NoSchedule", "PreferNoSchedule", "NoExecute":
-		return cloud.Taint{Key: key, Value: value, Effect: effect}, true
-	default:
-		return cloud.Taint{}, false
-	}
+	slices.SortFunc(all, func(a, b cloud.Declaration) int { return cmp.Compare(a.Source, b.Source) })
+	return all
 }

@@ -248,6 +248,9 @@ func problems(r report.Provider) string {
 		if g.Dropped {
 			fmt.Fprintf(&b, "\n%s: not in the node group file, and kept as retired until its %d instances are gone\n", g.ID, len(g.Instances))
 		}
+		for _, ignored := range g.Ignored {
+			fmt.Fprintf(&b, "\n%s: ignored %s\n", g.ID, ignored)
+		}
 		for _, i := range g.Instances {
 			if i.Error != "" {
 				fmt.Fprintf(&b, "\n%s: %s\n", i.ID, i.Error)

@@ -203,6 +203,8 @@ type NodeGroup struct {
 	Labels           map[string]string      `json:"labels,omitempty"`
 	Taints           []corev1.Taint         `json:"taints,omitempty"`
 	Capacity         corev1.ResourceList    `json:"capacity,omitempty"`
+	ZoneLabels       []string               `json:"-"`                     // further labels that carry the zone
+	Ignored          []string               `json:"-"`                     // what the cloud's group declares and does not apply, each with its reason
 	Unknown          string                 `json:"-"`                     // reason why the cloud did not report Capacity; empty when it is known
 	MostCapacity     corev1.ResourceList    `json:"-"`                     // largest use of quotas by one node of a group with several instance types; nil means Capacity
 	Each             map[string]MachineType `json:"-"`                     // by instance type: use of quotas by machines of the group, also of a type that it no longer launches

@@ -46,6 +46,9 @@ func nodeGroups(s *Snapshot) (found []Finding) {
 				Do: "write it into the file, with retired: true if its nodes are to go",
 			})
 		}
+		for _, ignored := range g.Ignored {
+			found = append(found, Finding{Level: Warn, Text: fmt.Sprintf("node group %s: ignored %s", g.ID, ignored), Do: "correct or remove it where the cloud's group has it"})
+		}
 		switch {
 		case g.Problem != "":
 			found = append(found, Finding{Level: Fail, Text: fmt.Sprintf("node group %s cannot be served: %s", g.ID, g.Problem)})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"go.uber.org/zap"
@@ -87,7 +86,7 @@ func (c *Completion) group(file *config.Config, g config.NodeGroup, m cloud.Mach
 		g.Unknown = problem.Error()
 		return g, nil
 	}
-	whole := completed(g, m, found)
+	whole := completed(file, g, m, found)
 	if wrong := alone(file, whole).Validate(); wrong != nil && !g.Dropped { // nothing new is placed on its nodes by a template
 		whole.Unknown, problem = wrong.Error(), wrong
 	}
@@ -152,91 +151,29 @@ func SameGroups(a, b *config.Config) bool {
 }
 
 // completed fills in what the file leaves open.
-func completed(g config.NodeGroup, m cloud.Machine, found bool) config.NodeGroup {
+func completed(file *config.Config, g config.NodeGroup, m cloud.Machine, found bool) config.NodeGroup {
 	if found {
 		g.MinSize, g.MaxSize = m.Min, m.Max
 	}
 	if len(g.Zones) == 0 {
 		g.Zones = m.Zones
 	}
+	g.ZoneLabels = m.ZoneLabels
 	if g.InstanceType == "" && len(m.InstanceTypes) == 1 {
 		g.InstanceType = m.InstanceTypes[0]
 	}
 	if m.Architecture != "" {
 		g.Arch = m.Architecture
 	}
-	labels := maps.Clone(m.Tags.Labels)
-	maps.DeleteFunc(labels, func(key, _ string) bool { return key == corev1.LabelHostname || key == Label })
-	maps.Copy(labels, g.Labels)
-	g.Labels = labels
-	g.Taints = mergedTaints(g.Taints, m.Tags.Taints)
-	g.Each = eachType(g, m)
-	byType := g.Capacity.Cpu().IsZero()
-	g.MostCapacity = capacity(m.Most, g.Capacity, m.Tags.Resources)
-	g.Capacity = capacity(m.Least, g.Capacity, m.Tags.Resources)
-	if byType && len(g.Reserved) == 0 {
-		g.Reserved = eksReserved(g.Capacity)
-	}
 	if g.HourlyPrice == nil {
 		g.HourlyPrice, g.PriceSource = m.HourlyPrice, m.PriceSource
 	}
+	byType := g.Capacity.Cpu().IsZero()
+	g = declare(file, g, m)
+	if byType && len(g.Reserved) == 0 {
+		g.Reserved = eksReserved(g.Capacity)
+	}
 	return g
-}
-
-// eachType completes the types of a group's machines. The file and the tags describe those
-// that the group launches; a machine from before is what the cloud says of its type.
-func eachType(g config.NodeGroup, m cloud.Machine) map[string]config.MachineType {
-	each := make(map[string]config.MachineType, len(m.Each))
-	for name, t := range m.Each {
-		if !slices.Contains(m.InstanceTypes, name) {
-			each[name] = config.MachineType{Capacity: capacity(t.Resources, nil, nil), HourlyPrice: t.HourlyPrice}
-			continue
-		}
-		launched := config.MachineType{Capacity: capacity(t.Resources, g.Capacity, m.Tags.Resources), HourlyPrice: g.HourlyPrice}
-		if launched.HourlyPrice == nil {
-			launched.HourlyPrice = t.HourlyPrice
-		}
-		each[name] = launched
-	}
-	return each
-}
-
-// mergedTaints are the file's taints, and those of the tags that the file does not set.
-func mergedTaints(file []corev1.Taint, tags []cloud.Taint) []corev1.Taint {
-	all := slices.Clone(file)
-	for _, t := range tags {
-		taint := corev1.Taint{Key: t.Key, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)}
-		if !slices.ContainsFunc(all, func(have corev1.Taint) bool { return have.MatchTaint(&taint) }) {
-			all = append(all, taint)
-		}
-	}
-	return all
-}
-
-// defaultEphemeralStorage stands for the root volume, whose size only the image tells.
-// A Pod that asks for more fits no template.
-const defaultEphemeralStorage = "100Gi"
-
-// capacity is that of a node: the type's amounts, the tags' over them, the file's over all.
-func capacity(r cloud.Resources, file corev1.ResourceList, tags map[string]string) corev1.ResourceList {
-	all := corev1.ResourceList{
-		corev1.ResourceCPU:              *resource.NewQuantity(int64(r.VCPUs), resource.DecimalSI),
-		corev1.ResourceMemory:           *resource.NewQuantity(r.MemoryMiB<<20, resource.BinarySI),
-		corev1.ResourceEphemeralStorage: resource.MustParse(defaultEphemeralStorage),
-	}
-	if r.Pods > 0 {
-		all[corev1.ResourcePods] = *resource.NewQuantity(int64(r.Pods), resource.DecimalSI)
-	}
-	for name, n := range r.GPUs {
-		all[corev1.ResourceName(name)] = *resource.NewQuantity(int64(n), resource.DecimalSI)
-	}
-	for name, text := range tags {
-		if q, err := resource.ParseQuantity(text); err == nil { // a tag that does not parse changes nothing
-			all[corev1.ResourceName(name)] = q
-		}
-	}
-	maps.Copy(all, file)
-	return all
 }
 
 // eksReserved is what the kubelet of the EKS images reserves, by

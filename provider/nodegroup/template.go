@@ -82,6 +82,9 @@ func (g *Group) nodeLabels(name string) map[string]string {
 	// cloud may launch the node in another.
 	if len(g.Zones) == 1 {
 		labels[corev1.LabelTopologyZone] = g.Zones[0]
+		for _, name := range g.ZoneLabels {
+			labels[name] = g.Zones[0]
+		}
 	}
 	maps.Copy(labels, g.Labels)
 	return labels

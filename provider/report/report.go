@@ -37,22 +37,25 @@ type Pod struct {
 
 // NodeGroup is one node group. Counts are instances.
 type NodeGroup struct {
-	ID           string     `json:"id"`
-	MinSize      int        `json:"minSize"`
-	MaxSize      int        `json:"maxSize"`      // of the file
-	EffectiveMax int        `json:"effectiveMax"` // as NodeGroups reports it to Cluster Autoscaler
-	Target       int        `json:"target"`
-	Running      int        `json:"running"`
-	Creating     int        `json:"creating"` // booting machines
-	Placeholders int        `json:"placeholders"`
-	Failed       int        `json:"failed"` // placeholders with an error
-	Deleting     int        `json:"deleting"`
-	Forgotten    int        `json:"forgotten"` // in flight; the next increase is answered with them
-	Retired      bool       `json:"retired"`
-	Dropped      bool       `json:"dropped,omitempty"` // retired because no file has it
-	Limit        string     `json:"limit"`             // the limit that bounds growth, with numbers and source
-	Problem      string     `json:"problem,omitempty"` // why the cloud cannot serve the group
-	Instances    []Instance `json:"instances"`
+	ID           string `json:"id"`
+	MinSize      int    `json:"minSize"`
+	MaxSize      int    `json:"maxSize"`      // of the file
+	EffectiveMax int    `json:"effectiveMax"` // as NodeGroups reports it to Cluster Autoscaler
+	Target       int    `json:"target"`
+	Running      int    `json:"running"`
+	Creating     int    `json:"creating"` // booting machines
+	Placeholders int    `json:"placeholders"`
+	Failed       int    `json:"failed"` // placeholders with an error
+	Deleting     int    `json:"deleting"`
+	Forgotten    int    `json:"forgotten"` // in flight; the next increase is answered with them
+	Retired      bool   `json:"retired"`
+	Dropped      bool   `json:"dropped,omitempty"` // retired because no file has it
+	Limit        string `json:"limit"`             // the limit that bounds growth, with numbers and source
+	Problem      string `json:"problem,omitempty"` // why the cloud cannot serve the group
+	// Ignored are declarations of the cloud's group, such as tags, that do not apply, each with
+	// its reason.
+	Ignored   []string   `json:"ignored,omitempty"`
+	Instances []Instance `json:"instances"`
 	// LaunchFailures are the last failures since the provider started, the newest first.
 	// They stay when their placeholders go.
 	LaunchFailures []LaunchFailure `json:"launchFailures,omitempty"`

@@ -66,7 +66,7 @@ func TestFileWinsOverTagsOverType(t *testing.T) {
 	require.Empty(t, g.Unknown)
 	require.Equal(t, map[string]string{"accelerator": "from-file", "team": "vision"}, g.Labels)
 	require.Equal(t, []corev1.Taint{{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule}}, g.Taints)
-	for name, want := range map[corev1.ResourceName]string{"cpu": "3", "memory": "16Gi", "nvidia.com/gpu": "1", "ephemeral-storage": "200Gi", "pods": "29"} {
+	for name, want := range map[corev1.ResourceName]string{"cpu": "3", "memory": "16070168Ki", "nvidia.com/gpu": "1", "ephemeral-storage": "200Gi", "pods": "29"} {
 		got := g.Capacity[name]
 		require.Equal(t, want, got.String(), name)
 	}

@@ -27,7 +27,7 @@ func TestCP04LimitInDollars(t *testing.T) {
 		quotas:   []string{"{name: spend, resource: usd-per-hour, limit: 70}", "{name: t4, resource: usd-per-hour, limit: 2, nodeGroups: [t4]}"},
 	})
 	text := w.code(codes.ResourceExhausted, w.tryIncrease(t.Context(), "h200", 4))
-	require.Contains(t, text, "quota spend: 0 of 70 usd-per-hour used, a node of h200 needs 209.92 by a rough estimate, since its real price is not known")
+	require.Contains(t, text, "quota spend: 0 of 70 usd-per-hour used, a node of h200 needs 207.616 by a rough estimate, since its real price is not known")
 	require.Equal(t, 1, w.logs.FilterMessageSnippet("rough price").Len())
 	w.increase("t4", 3)
 	text = w.code(codes.ResourceExhausted, w.tryIncrease(t.Context(), "t4", 1))

@@ -1,0 +1,145 @@
+package aws
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"gpu-node-provider/cloud/aws/awstest"
+	"gpu-node-provider/provider/config"
+	"gpu-node-provider/provider/nodegroup"
+)
+
+// found completes one discovered group with the given tags beside those of discovery.
+func found(t *testing.T, g awstest.Group, tags map[string]string) (config.NodeGroup, *corev1.Node) {
+	t.Helper()
+	s, stub, c := newCompletion(t, "")
+	g.Name, g.Max = "found", 9
+	g.Tags = map[string]string{"gpu": "yes", ofTrain: "owned"}
+	for key, value := range tags {
+		g.Tags[template+key] = value
+	}
+	stub.CreateGroup(g)
+	whole, err := s.Complete(t.Context(), c)
+	require.NoError(t, err)
+	require.Len(t, whole.NodeGroups, 1)
+	group, ok := nodegroup.New(whole, func(string) string { return "template" }).Lookup("found")
+	require.True(t, ok)
+	node, err := group.Template()
+	require.NoError(t, err)
+	return whole.NodeGroups[0], node
+}
+
+const labelled = "label/accelerator"
+
+// TestND04TagsAreJudgedOneByOne: a tag that breaks a rule is left out and named; the group is
+// served with the others.
+func TestND04TagsAreJudgedOneByOne(t *testing.T) {
+	two := awstest.Group{Zones: []string{"us-east-1a", "us-east-1b"}}
+	for tag, row := range map[string]struct{ value, reason string }{
+		"label/topology.kubernetes.io/zone":         {"us-east-1a", "contradicts zones, which is us-east-1a and us-east-1b"},
+		"label/kubernetes.io/os":                    {"plan9", "is not an operating system of nodes"},
+		"label/kubernetes.io/arch":                  {"arm64", "contradicts arch, which is amd64"},
+		"label/team":                                {"two words", "is not a label value"},
+		"label/not/a/key":                           {"x", "is not a label key"},
+		"label/kubernetes.io/hostname":              {"x", "is set on each node by the provider"},
+		"taint/dedicated":                           {"training", "is missing; write NoSchedule"},
+		"taint/node.kubernetes.io/not-ready":        {":NoSchedule", "no pod will ever fit the group"},
+		"resources/memory":                          {"much", "is not a quantity"},
+		"resources/cpu":                             {"-1", "is out of bounds"},
+		"label/":                                    {"x", "names nothing"},
+		"labels/team":                               {"vision", "is none of label/, taint/, resources/"},
+		"autoscaling-options/scaledownunneededtime": {"soon", "is not a duration such as 10m"},
+		"autoscaling-options/scaledownutilizationthreshold": {"7", "0 to 1"},
+	} {
+		t.Run(tag, func(t *testing.T) {
+			g, node := found(t, two, map[string]string{labelled: "nvidia-tesla-t4", "taint/nvidia.com/gpu": ":NoSchedule", tag: row.value})
+			require.Empty(t, g.Unknown)
+			require.Len(t, g.Ignored, 1)
+			require.Contains(t, g.Ignored[0], template+tag+": ")
+			require.Contains(t, g.Ignored[0], row.reason)
+			require.NotContains(t, g.Ignored[0], "nodeGroups")
+			require.Equal(t, "nvidia-tesla-t4", node.Labels["accelerator"])
+			require.Len(t, node.Spec.Taints, 1)
+			require.Equal(t, "linux", node.Labels[corev1.LabelOSStable])
+		})
+	}
+}
+
+// TestND04TagsWinOverTheType, as in the in-tree provider.
+func TestND04TagsWinOverTheType(t *testing.T) {
+	g, node := found(t, awstest.Group{}, map[string]string{
+		labelled: "T4", "label/kubernetes.io/os": "windows", "resources/cpu": "3", "resources/hugepages-2Mi": "2Gi", "resources/example.com/fuse": "20",
+	})
+	require.Empty(t, g.Ignored)
+	require.Equal(t, "windows", node.Labels[corev1.LabelOSStable])
+	require.Equal(t, "3", node.Status.Capacity.Cpu().String())
+	fuse := node.Status.Capacity["example.com/fuse"]
+	require.EqualValues(t, 20, fuse.Value())
+	require.EqualValues(t, 16070168<<10-2<<30, node.Status.Capacity.Memory().Value(), "ND03: huge pages are set aside")
+}
+
+// TestND05Devices: devices are those that the group declares, else those that EC2 tells,
+// never both.
+func TestND05Devices(t *testing.T) {
+	for name, row := range map[string]struct {
+		tags map[string]string
+		want map[string]int64
+	}{
+		"by the type":      {nil, map[string]int64{"nvidia.com/gpu": 1}},
+		"MIG slices":       {map[string]string{"resources/nvidia.com/mig-1g.5gb": "7"}, map[string]int64{"nvidia.com/mig-1g.5gb": 7}},
+		"shared GPUs":      {map[string]string{"resources/nvidia.com/gpu.shared": "4"}, map[string]int64{"nvidia.com/gpu.shared": 4}},
+		"slices as GPUs":   {map[string]string{"resources/nvidia.com/gpu": "7"}, map[string]int64{"nvidia.com/gpu": 7}},
+		"Windows":          {map[string]string{"label/kubernetes.io/os": "windows"}, map[string]int64{"microsoft.com/directx": 1}},
+		"Windows, and tag": {map[string]string{"label/kubernetes.io/os": "windows", "resources/microsoft.com/directx": "4"}, map[string]int64{"microsoft.com/directx": 4}},
+		"memory of GPUs":   {map[string]string{"resources/nvidia.com/gpumem": "24576"}, map[string]int64{"nvidia.com/gpu": 1, "nvidia.com/gpumem": 24576}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if row.tags["resources/nvidia.com/mig-1g.5gb"] == "" && row.tags["resources/nvidia.com/gpu.shared"] == "" {
+				if row.tags == nil {
+					row.tags = map[string]string{}
+				}
+				row.tags[labelled] = "nvidia-tesla-t4" // Cluster Autoscaler knows no GPUs under the other names
+			}
+			g, node := found(t, awstest.Group{}, row.tags)
+			require.Empty(t, g.Unknown)
+			require.Empty(t, g.Ignored)
+			got := map[string]int64{}
+			for resource, amount := range node.Status.Capacity {
+				if nodegroup.Extended(resource) {
+					got[string(resource)] = amount.Value()
+				}
+			}
+			require.Equal(t, row.want, got)
+		})
+	}
+}
+
+// TestND02ZoneOfVolumes: a volume of the EBS CSI driver chooses a zone by a label of its own.
+func TestND02ZoneOfVolumes(t *testing.T) {
+	const label = "topology.ebs.csi.aws.com/zone"
+	_, node := found(t, awstest.Group{}, map[string]string{labelled: "T4"})
+	require.Equal(t, "us-east-1a", node.Labels[label])
+	_, node = found(t, awstest.Group{Zones: []string{"us-east-1a", "us-east-1b"}}, map[string]string{labelled: "T4"})
+	require.NotContains(t, node.Labels, label, "the cloud may launch it in the other zone")
+}
+
+// TestND09Options: the options of the in-tree provider's tags.
+func TestND09Options(t *testing.T) {
+	g, _ := found(t, awstest.Group{}, map[string]string{
+		labelled: "T4",
+		"autoscaling-options/scaledownutilizationthreshold":    "0.25",
+		"autoscaling-options/scaledowngpuutilizationthreshold": "0.75",
+		"autoscaling-options/scaledownunneededtime":            "1h0m0s",
+		"autoscaling-options/scaledownunreadytime":             "30m",
+		"autoscaling-options/maxnodeprovisiontime":             "20m",
+		"autoscaling-options/ignoredaemonsetsutilization":      "true",
+	})
+	require.Empty(t, g.Ignored)
+	s := g.ScaleDown
+	require.InDelta(t, 0.25, *s.UtilizationThreshold, 0)
+	require.InDelta(t, 0.75, *s.GPUUtilizationThreshold, 0)
+	require.Equal(t, "1h0m0s 30m0s 20m0s", s.UnneededTime.Duration.String()+" "+s.UnreadyTime.Duration.String()+" "+s.MaxNodeProvisionTime.Duration.String())
+	require.True(t, *s.IgnoreDaemonSets)
+}
