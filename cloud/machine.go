@@ -3,7 +3,8 @@ package cloud
 // Machine describes the machines of a group, by the cloud's own description,
 // before any has been launched.
 type Machine struct {
-	// Problem is why nothing else is known, in one of this package's classes; nil otherwise.
+	// Problem is why the types are not known, in one of this package's classes; nil otherwise.
+	// With it the rest is known only if the group itself could be read.
 	Problem error
 
 	// InstanceTypes are the types that the cloud may launch.

@@ -37,28 +37,35 @@ func (c *Cloud) Machines(ctx context.Context, asgs []string) (map[string]cloud.M
 	}
 	machines := make(map[string]cloud.Machine, len(seen))
 	for asg, s := range seen {
-		m := cloud.Machine{Problem: s.problem}
-		if m.Problem == nil {
+		switch {
+		case s.problem != nil:
+			machines[asg] = cloud.Machine{Problem: s.problem}
+		case problems[asg] != nil:
+			m := groupOnly(s.asg)
 			m.Problem = problems[asg]
+			machines[asg] = m
+		default:
+			machines[asg] = machineOf(s.asg, types[asg], known, c.region)
 		}
-		if m.Problem == nil {
-			m = machineOf(s.asg, types[asg], known, c.region)
-		}
-		machines[asg] = m
 	}
 	return machines, nil
 }
 
+// groupOnly describes an Auto Scaling group without its types.
+func groupOnly(g *types.AutoScalingGroup) cloud.Machine {
+	return cloud.Machine{
+		Zones:      g.AvailabilityZones,
+		Min:        int(awssdk.ToInt32(g.MinSize)),
+		Max:        int(awssdk.ToInt32(g.MaxSize)),
+		ZoneLabels: []string{zoneOfVolumes},
+		Declared:   declared(g.Tags),
+	}
+}
+
 // machineOf combines the types of an Auto Scaling group into one Machine.
 func machineOf(g *types.AutoScalingGroup, names []string, known map[string]instanceType, region string) cloud.Machine {
-	m := cloud.Machine{
-		InstanceTypes: names,
-		Zones:         g.AvailabilityZones,
-		Min:           int(awssdk.ToInt32(g.MinSize)),
-		Max:           int(awssdk.ToInt32(g.MaxSize)),
-		ZoneLabels:    []string{zoneOfVolumes},
-		Declared:      declared(g.Tags),
-	}
+	m := groupOnly(g)
+	m.InstanceTypes = names
 	m.HourlyPrice, m.PriceSource = dearest(names, region)
 	m.Each = eachType(append(liveTypes(g), names...), known, region)
 	for n, name := range names {
@@ -66,7 +73,7 @@ func machineOf(g *types.AutoScalingGroup, names []string, known map[string]insta
 		if !ok {
 			return cloud.Machine{Problem: fmt.Errorf(
 				"aws: instance type %s of Auto Scaling group %s does not exist in %s: correct its launch template: %w",
-				name, awssdk.ToString(g.AutoScalingGroupName), region, cloud.ErrPrecondition)}
+				name, awssdk.ToString(g.AutoScalingGroupName), region, cloud.ErrNotFound)}
 		}
 		if n == 0 {
 			m.Least, m.Most, m.Architecture = t.resources, t.resources, t.architecture

@@ -58,7 +58,7 @@ func TestMachines(t *testing.T) {
 	}{
 		"empty":  {cloud.ErrPrecondition, "launch template of Auto Scaling group empty has no instance type"},
 		"moved":  {cloud.ErrPrecondition, "reading version 1 of the launch template of Auto Scaling group moved: InvalidLaunchTemplateId.NotFound"},
-		"typo":   {cloud.ErrPrecondition, "instance type g4dm.xlarge of Auto Scaling group typo does not exist in us-east-1"},
+		"typo":   {cloud.ErrNotFound, "instance type g4dm.xlarge of Auto Scaling group typo does not exist in us-east-1"},
 		"absent": {cloud.ErrNotFound, "Auto Scaling group absent is not in region us-east-1"},
 	} {
 		require.ErrorIs(t, machines[asg].Problem, row.class, asg)

@@ -77,6 +77,8 @@ func (c *Completion) group(file *config.Config, g config.NodeGroup, m cloud.Mach
 			c.known = map[string]cloud.Machine{}
 		}
 		c.known[g.AutoScalingGroup] = m
+	case errors.Is(problem, cloud.ErrPrecondition) && !g.Capacity.Cpu().IsZero() && !g.Capacity.Memory().IsZero():
+		problem = nil // the file writes what the cloud does not know beforehand
 	case known:
 		m = last
 	case Passing(problem):

@@ -1,6 +1,7 @@
 package aws
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -142,4 +143,38 @@ func TestND09Options(t *testing.T) {
 	require.InDelta(t, 0.75, *s.GPUUtilizationThreshold, 0)
 	require.Equal(t, "1h0m0s 30m0s 20m0s", s.UnneededTime.Duration.String()+" "+s.UnreadyTime.Duration.String()+" "+s.MaxNodeProvisionTime.Duration.String())
 	require.True(t, *s.IgnoreDaemonSets)
+}
+
+// TestCP06TypesThatAreNotKnownBeforehand: the file writes what a launch template without a type,
+// or a choice by attributes, leaves open, as the error advises.
+func TestCP06TypesThatAreNotKnownBeforehand(t *testing.T) {
+	for name, group := range map[string]awstest.Group{
+		"no type":       {LaunchTemplate: &awstest.LaunchTemplate{ID: "lt-empty", Name: "empty", Version: "1"}},
+		"by attributes": {Overrides: []awstest.Override{{InstanceType: "g4dn.xlarge", ByAttributes: true}}},
+	} {
+		for _, written := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", written ", written), func(t *testing.T) {
+				file := `{id: t4, maxSize: 4, autoScalingGroup: T4, labels: {accelerator: x}`
+				if written {
+					file += `, instanceType: g4dn.xlarge, capacity: {cpu: 4, memory: 15Gi, nvidia.com/gpu: 1}, hourlyPrice: 0.5`
+				}
+				s, stub, c := newCompletion(t, file+"}")
+				stub.AddLaunchTemplate(awstest.LaunchTemplate{ID: "lt-empty", Name: "empty", Version: "1"}, "")
+				group.Name, group.Max, group.Tags = "T4", 9, map[string]string{template + "taint/spot": ":NoSchedule"}
+				stub.CreateGroup(group)
+				whole, err := s.Complete(t.Context(), c)
+				require.NoError(t, err)
+				g := whole.NodeGroups[0]
+				if !written {
+					require.Contains(t, g.Unknown, "capacity in the node group file")
+					return
+				}
+				require.Empty(t, g.Unknown)
+				require.Equal(t, []string{"us-east-1a"}, g.Zones)
+				require.Len(t, g.Taints, 1)
+				require.Equal(t, "4", g.Capacity.Cpu().String())
+				require.Equal(t, "15Gi", g.Capacity.Memory().String())
+			})
+		}
+	}
 }

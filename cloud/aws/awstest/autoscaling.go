@@ -202,7 +202,14 @@ func (w *xmlWriter) mixed(g *group) {
 			w.in("Overrides", func() {
 				for _, o := range g.Overrides {
 					w.in("member", func() {
-						w.str("InstanceType", o.InstanceType)
+						if o.ByAttributes {
+							w.in("InstanceRequirements", func() {
+								w.in("VCpuCount", func() { w.num("Min", 1) })
+								w.in("MemoryMiB", func() { w.num("Min", 1) })
+							})
+						} else {
+							w.str("InstanceType", o.InstanceType)
+						}
 						if o.Weight > 0 {
 							w.str("WeightedCapacity", strconv.Itoa(o.Weight))
 						}

@@ -71,6 +71,9 @@ type Override struct {
 	InstanceType string
 	// Weight is the WeightedCapacity; 0 means none is given.
 	Weight int
+	// ByAttributes has the group name attributes instead of InstanceType, which is what AWS
+	// chooses by them.
+	ByAttributes bool
 }
 
 // WarmPool is a pool of prepared instances.

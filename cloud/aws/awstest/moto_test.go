@@ -120,7 +120,7 @@ var scripts = map[string]func(t *testing.T, w world) any{
 		return w.groups(t)
 	},
 	"weighted capacity": func(t *testing.T, w world) any {
-		w.create(awstest.Group{Name: "gpu", Max: 8, Desired: 4, OnDemandPercent: 100, Overrides: []awstest.Override{{"g4dn.xlarge", 2}, {"g4dn.2xlarge", 4}}})
+		w.create(awstest.Group{Name: "gpu", Max: 8, Desired: 4, OnDemandPercent: 100, Overrides: []awstest.Override{{InstanceType: "g4dn.xlarge", Weight: 2}, {InstanceType: "g4dn.2xlarge", Weight: 4}}})
 		g := w.groups(t)[0]
 		return []any{g.DesiredCapacity, len(g.Instances), g.MixedInstancesPolicy.LaunchTemplate.Overrides}
 	},

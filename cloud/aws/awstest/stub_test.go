@@ -317,7 +317,7 @@ func TestStandbyIsOutsideOfTheDesiredCapacity(t *testing.T) {
 
 func TestWeights(t *testing.T) {
 	stub := awstest.NewStub(t)
-	stub.CreateGroup(awstest.Group{Name: "gpu", Max: 9, Desired: 5, Overrides: []awstest.Override{{"g4dn.xlarge", 2}}})
+	stub.CreateGroup(awstest.Group{Name: "gpu", Max: 9, Desired: 5, Overrides: []awstest.Override{{InstanceType: "g4dn.xlarge", Weight: 2}}})
 	stub.Settle()
 	g := stub.Group("gpu")
 	assert.Len(t, g.Instances, 3, "the last one goes over")
