@@ -1,6 +1,9 @@
 package cloud
 
-import "errors"
+import (
+	"context"
+	"errors"
+)
 
 // The classes of error, named after what the caller does next. Backends wrap
 // them with %w and the vendor's own words; callers test with errors.Is.
@@ -26,3 +29,13 @@ var (
 	// says less.
 	ErrGivenUp = errors.New("request not sent")
 )
+
+// Passing reports whether time alone may heal an error.
+func Passing(err error) bool {
+	for _, class := range []error{ErrThrottled, ErrUnavailable, context.DeadlineExceeded} {
+		if errors.Is(err, class) {
+			return true
+		}
+	}
+	return false
+}

@@ -74,6 +74,7 @@ type Cloud struct {
 	asg        autoScaling
 	ec2        compute
 	quotas     serviceQuotas
+	eks        nodeGroups
 	region     string
 	protection ScaleInProtection
 	log        *zap.Logger
@@ -87,6 +88,7 @@ type Cloud struct {
 
 	machines   machineCache
 	quotaCache quotaCache
+	managed    managedCache
 
 	mu     sync.Mutex // guards what follows, the contents of the groups included
 	order  []string

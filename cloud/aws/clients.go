@@ -6,6 +6,7 @@ import (
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/eks"
 	"github.com/aws/aws-sdk-go-v2/service/servicequotas"
 )
 
@@ -36,8 +37,14 @@ type serviceQuotas interface {
 	GetAWSDefaultServiceQuota(context.Context, *servicequotas.GetAWSDefaultServiceQuotaInput, ...func(*servicequotas.Options)) (*servicequotas.GetAWSDefaultServiceQuotaOutput, error)
 }
 
+// nodeGroups is all that is asked of Amazon EKS.
+type nodeGroups interface {
+	DescribeNodegroup(context.Context, *eks.DescribeNodegroupInput, ...func(*eks.Options)) (*eks.DescribeNodegroupOutput, error)
+}
+
 func (c *Cloud) connect(sdk awssdk.Config) {
 	c.asg = autoscaling.NewFromConfig(sdk)
 	c.ec2 = ec2.NewFromConfig(sdk)
 	c.quotas = servicequotas.NewFromConfig(sdk)
+	c.eks = eks.NewFromConfig(sdk)
 }

@@ -1,6 +1,7 @@
 package aws
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -35,18 +36,21 @@ func (c *Cloud) Machines(ctx context.Context, asgs []string) (map[string]cloud.M
 	if err != nil {
 		return nil, err
 	}
+	managed, unread := c.managedDeclarations(ctx, seen)
 	machines := make(map[string]cloud.Machine, len(seen))
 	for asg, s := range seen {
-		switch {
-		case s.problem != nil:
-			machines[asg] = cloud.Machine{Problem: s.problem}
+		var m cloud.Machine
+		switch problem := cmp.Or(s.problem, unread[asg]); {
+		case problem != nil:
+			m.Problem = problem
 		case problems[asg] != nil:
-			m := groupOnly(s.asg)
+			m = groupOnly(s.asg)
 			m.Problem = problems[asg]
-			machines[asg] = m
 		default:
-			machines[asg] = machineOf(s.asg, types[asg], known, c.region)
+			m = machineOf(s.asg, types[asg], known, c.region)
 		}
+		m.Declared = withManaged(m.Declared, managed[asg])
+		machines[asg] = m
 	}
 	return machines, nil
 }

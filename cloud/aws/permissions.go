@@ -18,6 +18,7 @@ var Permissions = []Permission{
 	{Action: "ec2:DescribeInstanceTypes", Use: "CPUs, memory and GPUs of a type"},
 	{Action: "ec2:DescribeInstances", Use: "launch times, instances that are gone, and the use of vCPU quotas"},
 	{Action: "ec2:DescribeLaunchTemplateVersions", Use: "the instance type of a launch template"},
+	{Action: "eks:DescribeNodegroup", Use: "labels and taints of EKS managed node groups"},
 	{Action: "servicequotas:GetAWSDefaultServiceQuota", Use: "awsServiceQuota, where the account has no applied value"},
 	{Action: "servicequotas:GetServiceQuota", Use: "awsServiceQuota"},
 }

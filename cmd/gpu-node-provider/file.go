@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"gpu-node-provider/cloud"
 	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/nodegroup"
 	"gpu-node-provider/provider/reload"
@@ -96,7 +97,7 @@ func (r *replica) applyFile(ctx context.Context, l *leader, c change) (again boo
 	l.server.TookFile(err)
 	if err != nil {
 		r.warnOfFile(err)
-		return nodegroup.Passing(err)
+		return cloud.Passing(err)
 	}
 	r.effective.Store(next)
 	return false

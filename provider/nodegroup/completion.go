@@ -81,7 +81,7 @@ func (c *Completion) group(file *config.Config, g config.NodeGroup, m cloud.Mach
 		problem = nil // the file writes what the cloud does not know beforehand
 	case known:
 		m = last
-	case Passing(problem):
+	case cloud.Passing(problem):
 		return g, fmt.Errorf("node group %s: %w", g.ID, problem)
 	default:
 		c.log(g.AutoScalingGroup, problem)
@@ -128,16 +128,6 @@ func (c *Completion) log(asg string, problem error) {
 	if problem != nil {
 		c.Log.Error("failed to complete the node group of an Auto Scaling group", zap.String(logkey.AutoScalingGroup, asg), zap.Error(problem))
 	}
-}
-
-// Passing reports whether time alone may heal an error of the cloud.
-func Passing(err error) bool {
-	for _, class := range []error{cloud.ErrThrottled, cloud.ErrUnavailable, context.DeadlineExceeded} {
-		if errors.Is(err, class) {
-			return true
-		}
-	}
-	return false
 }
 
 // alone is a configuration with one group, to validate that group.

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"gpu-node-provider/cloud"
 	"gpu-node-provider/cloud/aws/awstest"
 	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/nodegroup"
@@ -177,4 +178,58 @@ func TestCP06TypesThatAreNotKnownBeforehand(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestND01ManagedNodeGroup: labels, taints and the market of an EKS managed node group are on no
+// tag of its Auto Scaling group.
+func TestND01ManagedNodeGroup(t *testing.T) {
+	s, stub, c := newCompletion(t, "")
+	stub.SetNodeGroup(awstest.NodeGroup{
+		Cluster: "train", Name: "gpu", CapacityType: "SPOT",
+		Labels: map[string]string{"accelerator": "nvidia-tesla-t4", "team": "vision", "bad": "two words"},
+		Tags:   map[string]string{template + "resources/ephemeral-storage": "200Gi"},
+		Taints: []awstest.NodeGroupTaint{{Key: "nvidia.com/gpu", Value: "present", Effect: "NO_SCHEDULE"}, {Key: "spot", Effect: "PREFER_NO_SCHEDULE"}},
+	})
+	stub.CreateGroup(awstest.Group{Name: "eks-gpu-1234", Max: 9, Tags: map[string]string{
+		"gpu": "yes", "eks:cluster-name": "train", "eks:nodegroup-name": "gpu", ofTrain: "owned",
+		template + "label/team": "speech", template + "resources/ephemeral-storage": "50Gi",
+	}})
+	whole, err := s.Complete(t.Context(), c)
+	require.NoError(t, err)
+	g := whole.NodeGroups[0]
+	require.Empty(t, g.Unknown)
+	require.Equal(t, map[string]string{
+		"accelerator": "nvidia-tesla-t4", "eks.amazonaws.com/nodegroup": "gpu", "eks.amazonaws.com/capacityType": "SPOT",
+		"team": "speech", // a tag wins, as in the in-tree provider
+	}, g.Labels)
+	require.Equal(t, []corev1.Taint{
+		{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule}, {Key: "spot", Effect: corev1.TaintEffectPreferNoSchedule},
+	}, g.Taints)
+	require.Equal(t, "200Gi", g.Capacity.StorageEphemeral().String(), "but not a resource's")
+	require.Len(t, g.Ignored, 1)
+	require.Contains(t, g.Ignored[0], "EKS node group gpu of cluster train, label bad: ")
+
+	stub.Faults(awstest.Rule{Action: "DescribeNodegroup", Fault: awstest.Throttle()})
+	again, err := s.Complete(t.Context(), c)
+	require.NoError(t, err)
+	require.True(t, nodegroup.SameGroups(whole, again), "the last answer counts")
+}
+
+// TestND01ManagedNodeGroupThatCannotBeRead: a provider without the permission serves the group
+// and names what is missing; while EKS does not answer the start waits.
+func TestND01ManagedNodeGroupThatCannotBeRead(t *testing.T) {
+	s, stub, c := newCompletion(t, "")
+	stub.CreateGroup(awstest.Group{Name: "eks-gpu-1234", Max: 9, Tags: map[string]string{
+		"gpu": "yes", "eks:cluster-name": "train", "eks:nodegroup-name": "gpu", ofTrain: "owned", template + labelled: "T4",
+	}})
+	undo := stub.Faults(awstest.Rule{Action: "DescribeNodegroup", Fault: awstest.Throttle()})
+	_, err := s.Complete(t.Context(), c)
+	require.ErrorIs(t, err, cloud.ErrThrottled)
+	undo()
+	stub.Faults(awstest.Rule{Action: "DescribeNodegroup", Fault: awstest.Deny()})
+	whole, err := s.Complete(t.Context(), c)
+	require.NoError(t, err)
+	require.Empty(t, whole.NodeGroups[0].Unknown)
+	require.Len(t, whole.NodeGroups[0].Ignored, 1)
+	require.Contains(t, whole.NodeGroups[0].Ignored[0], "eks:DescribeNodegroup")
 }

@@ -32,16 +32,19 @@ var (
 		autoscaling:   {http.StatusBadRequest, "Throttling", "Rate exceeded"},
 		ec2:           {http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded."},
 		servicequotas: {http.StatusBadRequest, "TooManyRequestsException", "Rate exceeded"},
+		eks:           {http.StatusTooManyRequests, "TooManyRequestsException", "Too Many Requests"},
 	}
 	internal = map[string]Error{
 		autoscaling:   {http.StatusInternalServerError, "InternalFailure", "The request processing has failed because of an unknown error, exception or failure."},
 		ec2:           {http.StatusInternalServerError, "InternalError", "An internal error has occurred"},
 		servicequotas: {http.StatusInternalServerError, "ServiceException", "Something went wrong."},
+		eks:           {http.StatusInternalServerError, "ServerException", "An internal error occurred."},
 	}
 	denied = map[string]Error{
 		autoscaling:   {http.StatusForbidden, "AccessDenied", "User: %[1]s is not authorized to perform: %[2]s because no identity-based policy allows the %[2]s action"},
 		ec2:           {http.StatusForbidden, "UnauthorizedOperation", "You are not authorized to perform this operation. User: %[1]s is not authorized to perform: %[2]s because no identity-based policy allows the %[2]s action"},
 		servicequotas: {http.StatusBadRequest, "AccessDeniedException", "User: %[1]s is not authorized to perform: %[2]s because no identity-based policy allows the %[2]s action"},
+		eks:           {http.StatusForbidden, "AccessDeniedException", "User: %[1]s is not authorized to perform: %[2]s because no identity-based policy allows the %[2]s action"},
 	}
 )
 
@@ -51,7 +54,7 @@ const caller = "arn:aws:sts::000000000000:assumed-role/provider/session"
 func (e *Error) render(service string) (contentType string, body []byte) {
 	w := &xmlWriter{}
 	switch service {
-	case servicequotas:
+	case servicequotas, eks:
 		body, err := json.Marshal(map[string]string{"__type": e.Code, "message": e.Message})
 		if err != nil {
 			panic(err) // strings always marshal

@@ -16,6 +16,7 @@ const (
 	autoscaling   = "autoscaling"
 	ec2           = "ec2"
 	servicequotas = "servicequotas"
+	eks           = "eks"
 )
 
 // versions tell the services of the Query protocol apart; the SDK sends the
@@ -37,6 +38,9 @@ func read(r *http.Request) (request, error) {
 		return request{}, fmt.Errorf("reading the call: %w", err)
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
+	if req, ok := readEKS(r); ok {
+		return req, nil
+	}
 	if target := r.Header.Get("X-Amz-Target"); target != "" {
 		return readJSON(target, body)
 	}

@@ -43,6 +43,8 @@ type Stub struct {
 	quotas    map[string]float64
 	defaults  map[string]float64
 	templates []templateVersion
+	// nodeGroups are those of EKS, by cluster/name.
+	nodeGroups map[string]NodeGroup
 }
 
 // Option changes how a Stub begins.
@@ -59,7 +61,7 @@ func NewStub(t TB, options ...Option) *Stub {
 	t.Helper()
 	s := &Stub{
 		groups: map[string]*group{}, owner: map[string]*group{}, random: 1, now: Epoch,
-		types: map[string]InstanceType{}, quotas: map[string]float64{}, defaults: map[string]float64{},
+		types: map[string]InstanceType{}, quotas: map[string]float64{}, defaults: map[string]float64{}, nodeGroups: map[string]NodeGroup{},
 	}
 	s.closing, s.dated = make(chan struct{}), s.Now
 	for _, kind := range catalogue {
@@ -133,8 +135,11 @@ func (s *Stub) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Stub) apply(req request, stale bool) answer {
-	if req.service == servicequotas {
+	switch req.service {
+	case servicequotas:
 		return s.quota(req)
+	case eks:
+		return s.nodeGroup(req)
 	}
 	table := autoscalingActions
 	if req.service == ec2 {
