@@ -76,7 +76,7 @@ func (w *write) cancel(ctx context.Context, which func(cloud.Group) []string) (i
 	var before cloud.Group // not read yet
 	asked := 0
 	state, cancelled, err := w.s.backend.Cancel(ctx, w.id, func(now cloud.Group) []string {
-		w.read(now)
+		now = w.read(now)
 		placeholders := which(now)
 		before, asked = now, len(placeholders)
 		return placeholders

@@ -86,7 +86,11 @@ func (s *Server) delete(ctx context.Context, id string, nodes []checkpoint.Insta
 	}
 	if kept != "" {
 		s.metrics.refused.WithLabelValues(id).Add(float64(len(held)))
-		return precondition("the other nodes were deleted; kept %s", kept)
+		done := "nothing was deleted"
+		if len(plan.terminate)+len(plan.cancel) > 0 {
+			done = "the other nodes were deleted"
+		}
+		return precondition("%s; kept %s", done, kept)
 	}
 	return nil
 }
@@ -138,8 +142,12 @@ func (w *write) plan(ctx context.Context, nodes []checkpoint.Instance, labelled 
 	least := max(w.view.minSize(), w.now().Min)
 	left := w.now().Target - w.now().Unsettled.Fewer - len(plan.cancel) - len(plan.terminate)
 	if len(plan.terminate) > 0 && left < least {
-		return nil, precondition("nothing was deleted; group %s has a target of %d, and without %d nodes it would be below its minimum of %d",
-			w.id, w.now().Target, len(plan.terminate), least)
+		unsettled := ""
+		if n := w.now().Unsettled.Fewer; n > 0 {
+			unsettled = fmt.Sprintf(" (up to %d fewer by an unconfirmed deletion)", n)
+		}
+		return nil, precondition("nothing was deleted; group %s has a target of %d%s, and without %d nodes it would be below its minimum of %d",
+			w.id, w.now().Target, unsettled, len(plan.terminate), least)
 	}
 	return plan, nil
 }

@@ -99,7 +99,7 @@ func (w *write) buy(ctx context.Context, delta int) (purchase, error) {
 	var p purchase
 	var before cloud.Group // not read yet
 	state, err := w.s.backend.Increase(ctx, w.id, func(now cloud.Group) int {
-		w.read(now)
+		now = w.read(now)
 		before = now
 		p.absorbed = w.absorb(now, delta)
 		rest := delta - p.absorbed
@@ -137,7 +137,7 @@ func (w *write) reserve(p *purchase, now cloud.Group, nodes int) {
 	w.record.announced = max(0, announced-p.granted)
 	if p.granted == 0 {
 		w.record.announced = 0
-		p.forgone = announced > 0 && shared(p.limit.Reason)
+		p.forgone = announced > 0 && (w.record.invited || shared(p.limit.Reason))
 	}
 }
 

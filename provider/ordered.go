@@ -11,40 +11,46 @@ import (
 // file lists have no such rule.
 
 // arrivedLocked notes the machines of a discovered group that increases of this process asked
-// for. Which machine was launched for which request no cloud tells, so the next to arrive count.
-func (record *groupRecord) arrivedLocked(discovered bool, before *groupView, state cloud.Group) {
+// for. Which machine was launched for which request no cloud tells, so the next to arrive
+// count, and one that the cloud launches in the place of such a machine.
+func (record *groupRecord) arrivedLocked(discovered bool, state cloud.Group) {
 	if !discovered {
-		record.ordered, record.bought = 0, nil
+		record.ordered, record.bought, record.listed = 0, nil, nil
 		return
 	}
-	if record.ordered == 0 && len(record.bought) == 0 {
-		return
-	}
-	there := map[string]bool{}
-	if before != nil {
-		for _, i := range before.state.Instances {
-			there[i.ID] = true
-		}
-	}
-	bought := map[string]bool{} // without those that are gone
+	waiting := 0
+	bought, listed := map[string]bool{}, map[string]bool{} // without those that are gone
 	for _, i := range state.Instances {
 		switch {
 		case i.Placeholder:
+			waiting++
+		case i.State == cloud.Deleting:
 		case record.bought[i.ID]:
-			bought[i.ID] = true
-		case record.ordered > 0 && !there[i.ID]:
-			record.ordered--
 			bought[i.ID] = true
 		}
 	}
-	record.bought = bought
+	if state.Target >= record.target {
+		record.ordered += len(record.bought) - len(bought)
+	}
+	for _, i := range state.Instances {
+		if i.Placeholder {
+			continue
+		}
+		if record.ordered > 0 && !record.listed[i.ID] && i.State != cloud.Deleting {
+			record.ordered--
+			bought[i.ID] = true
+		}
+		listed[i.ID] = true
+	}
+	record.ordered = min(record.ordered, waiting) // what is expected is a placeholder until it arrives
+	record.bought, record.listed, record.target = bought, listed, state.Target
 }
 
 // notOrdered returns the instances of a discovered group that have no Node and that this
 // process did not ask for, as held.
 func (w *write) notOrdered(instances []checkpoint.Instance) map[string]checkpoint.Held {
 	held := map[string]checkpoint.Held{}
-	if !w.view.Discovered {
+	if !w.view.Discovered && !w.view.Dropped { // a dropped group may have been discovered
 		return held
 	}
 	w.s.mu.Lock()

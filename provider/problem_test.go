@@ -152,6 +152,8 @@ func TestServiceQuota(t *testing.T) {
 	require.NotNil(t, report.Quotas[0].ReadAt)
 	require.Equal(t, codes.OK, status.Code(increase(s, "t4", 2)))
 	require.NoError(t, s.refresh(t.Context()))
+	_, err := s.NodeGroups(t.Context(), nil) // announces nothing more
+	require.NoError(t, err)
 	require.Equal(t, codes.ResourceExhausted, status.Code(increase(s, "opts", 1)))
 }
 

@@ -113,8 +113,8 @@ func (s *Server) newerLocked(states []cloud.Group) map[string]cloud.Group {
 		if record.writing || before != nil && state.Revision <= before.state.Revision {
 			continue
 		}
-		if state.Problem == nil { // else nothing has been learned of it
-			s.noteTargetLocked(record, state)
+		if state.Problem == nil && before != nil && before.problem() == "" { // else there is nothing to compare
+			s.noteTargetLocked(record, before.state, state)
 		}
 		newer[state.ID] = state
 	}

@@ -19,6 +19,7 @@ import (
 	"gpu-node-provider/cloud/simulated"
 	"gpu-node-provider/proto"
 	"gpu-node-provider/provider/cluster"
+	"gpu-node-provider/provider/config"
 	"gpu-node-provider/provider/nodegroup"
 )
 
@@ -263,4 +264,53 @@ func (a amnesiac) Lookup(ctx context.Context, id string, instances []string) ([]
 		}
 	}
 	return found, err
+}
+
+// A placeholder that is shown as failed because the cloud is silent is no capacity in
+// flight: the snapshot does not count it, so the increase must not be absorbed by it.
+func TestCP12SilentPlaceholderAnswersForNothing(t *testing.T) {
+	f := newFleet(t)
+	silent, err := simulated.New(simulated.Options{Now: f.clock.Now, LaunchDelay: time.Hour})
+	require.NoError(t, err)
+	f.s = start(t, Options{Catalogue: catalogue(testConfig()), Backend: silent, Now: f.clock.Now})
+	f.buy(1, 1)
+	f.clock.Step(defaultProvisionTime * 4 / 5)
+	f.read()
+	require.NotNil(t, f.group().state.Instances[0].Error)
+	require.Zero(t, f.group().inFlight)
+	before := targetOfT4(t, f.s)
+	for range 3 { // as long as the placeholder stays, e.g. at the MinSize of its Auto Scaling group
+		require.NoError(t, increase(f.s, "t4", 1))
+	}
+	require.Greater(t, targetOfT4(t, f.s), before, "three answers of OK in a row bought nothing")
+}
+
+// The maximum is one more than the target so that Cluster Autoscaler can ask. If the machine
+// is a usable node by then, the call that was invited is refused, and the group backs off.
+func TestCP01CallThatTheMaximumInvitesIsNotRefused(t *testing.T) {
+	f := newFleet(t)
+	id := f.running(20)[0]
+	require.NoError(t, f.cloud.Interrupt(t.Context(), id))
+	f.read()
+	require.Equal(t, 21, f.group().max)
+	f.clock.Step(2 * bootDelay)
+	states, err := f.cloud.Describe(t.Context(), "t4")
+	require.NoError(t, err)
+	_, err = f.s.NodeGroups(t.Context(), &proto.NodeGroupsRequest{})
+	require.NoError(t, err)
+	for _, i := range states[0].Instances {
+		f.node(i.ID)
+	}
+	require.Equal(t, 21, f.group().max, "this is what Cluster Autoscaler was told last")
+	require.NoError(t, increase(f.s, "t4", 1))
+}
+
+// A zero is accepted in the file.
+func TestCP12ZeroProvisionTimeFailsNoPlaceholderAtOnce(t *testing.T) {
+	f := newFleet(t)
+	c := testConfig()
+	c.NodeGroups[0].ScaleDown.MaxNodeProvisionTime = &config.Duration{}
+	f.s = start(t, Options{Catalogue: catalogue(c), Backend: f.cloud, Now: f.clock.Now})
+	f.buy(1, 1)
+	require.Nil(t, f.group().state.Instances[0].Error)
 }

@@ -84,6 +84,8 @@ type Server struct {
 	untold []untold                // see tellFailures
 	// reloadError is why the file on disk is not the one in force.
 	reloadError error
+	// told is the snapshot that the last NodeGroups returned.
+	told *snapshot
 }
 
 var _ proto.CloudProviderServer = (*Server)(nil)
@@ -96,14 +98,18 @@ type groupRecord struct {
 	writing bool
 
 	request scaleUpRequest
-	// announced is how much growth the last refresh had room for, less what was granted
+	// announced is how much growth the last NodeGroups had room for, less what was granted
 	// since: Cluster Autoscaler plans with it until the next, also when other groups
-	// have used up what they share.
+	// have used up what they share. invited is true for growth beyond every limit.
 	announced int
+	invited   bool
 	// ordered counts the machines of a discovered group that were asked for and have not
 	// arrived, and bought holds those that have; see ordered.go.
 	ordered int
 	bought  map[string]bool
+	// listed and target are the machines and the target of the last picture.
+	listed map[string]bool
+	target int
 	// failed are the placeholders whose failure is in failures.
 	failed map[string]bool
 	// failures are the last failed launches, at most maxFailures, the newest last.
@@ -156,6 +162,7 @@ func (s *Server) loadFirst(ctx context.Context, c *nodegroup.Catalogue) error {
 	defer s.mu.Unlock()
 	s.rememberSurge(states)
 	s.publishLocked(c, byGroup(states), s.now())
+	s.announceLocked(s.current.Load()) // to a Cluster Autoscaler that asked another process last
 	s.warnOfOverrides(c)
 	s.warnOfPrices(c)
 	s.metrics.groups(c)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/tools/record"
 
+	"gpu-node-provider/proto"
 	"gpu-node-provider/provider/cluster"
 	"gpu-node-provider/provider/config"
 )
@@ -51,4 +52,32 @@ func TestCP05SharedLimitIsGivenOnce(t *testing.T) {
 			require.Equal(t, codes.ResourceExhausted, status.Code(increase(s, "t4", 1)), "it has had all of its own")
 		})
 	}
+}
+
+// NodeGroups announces by the newest snapshot, so also after a write; what is announced in
+// it must count as announced.
+func TestCP05WhatIsAnnouncedAfterAWriteIsNotRefused(t *testing.T) {
+	c := testConfig()
+	more := c.NodeGroups[0]
+	more.ID = "plain"
+	c.NodeGroups = append(c.NodeGroups, more)
+	c.Quotas = []config.Quota{{
+		Name: "gpus", Resource: "nvidia.com/gpu", NodeGroups: []string{"t4", "opts"}, Limit: new(resource.MustParse("99")),
+		Surge: &config.QuotaSurge{Max: resource.MustParse("2"), Window: config.Duration{Duration: time.Minute}},
+	}}
+	clock := newClock()
+	s := start(t, Options{Catalogue: catalogue(c), Backend: newTestCloud(t, clock.Now), Now: clock.Now, ReadEvery: time.Hour})
+	require.NoError(t, increase(s, "t4", 2))
+	require.NoError(t, s.refresh(t.Context()))  // announces 0 to opts
+	clock.Step(time.Minute)                     // the window has moved on
+	require.NoError(t, increase(s, "plain", 1)) // a write of another group publishes
+	groups, err := s.NodeGroups(t.Context(), &proto.NodeGroupsRequest{})
+	require.NoError(t, err)
+	announced := map[string]int32{}
+	for _, g := range groups.GetNodeGroups() {
+		announced[g.GetId()] = g.GetMaxSize()
+	}
+	require.Equal(t, map[string]int32{"t4": 4, "opts": 2, "plain": 4}, announced, "room for 2 more in each")
+	require.NoError(t, increase(s, "t4", 2)) // one loop of a salvo
+	require.NoError(t, increase(s, "opts", 2), "an error backs the group off although 2 were announced")
 }

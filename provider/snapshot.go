@@ -118,13 +118,13 @@ func (s *Server) publishLocked(catalogue *nodegroup.Catalogue, states map[string
 		if fresh {
 			s.observeLocked(state)
 			s.noteFailuresLocked(state)
-			s.recordLocked(g.ID).arrivedLocked(g.Discovered, before, state)
+			s.recordLocked(g.ID).arrivedLocked(g.Discovered || g.Dropped, state)
 		}
 		next.order = append(next.order, &groupView{Group: g, state: state, read: read, troubled: since})
 		next.groups[g.ID] = next.order[len(next.order)-1]
 	}
 	s.nodeIndex(old, next)
-	s.fillLocked(old, next, !taken.IsZero())
+	s.fillLocked(old, next)
 	s.current.Store(next)
 }
 
@@ -147,7 +147,7 @@ func (s *Server) warnOfOverrides(c *nodegroup.Catalogue) {
 func (s *Server) giveUpSilent(g *nodegroup.Group, state cloud.Group) cloud.Group {
 	patience := s.provisionTime(g) * 4 / 5
 	silent := func(i cloud.Instance) bool {
-		return i.Placeholder && i.Error == nil && s.now().Sub(i.Since) >= patience
+		return patience > 0 && i.Placeholder && i.Error == nil && s.now().Sub(i.Since) >= patience
 	}
 	if !slices.ContainsFunc(state.Instances, silent) {
 		return state
@@ -294,12 +294,11 @@ func (s *Server) departed(old, next *snapshot) map[string]departure {
 
 // fillLocked works out maxima and answers, once all sizes are known: quotas
 // are shared, so one group's size moves another's maximum.
-func (s *Server) fillLocked(old, next *snapshot, whole bool) {
+func (s *Server) fillLocked(old, next *snapshot) {
 	next.nodeGroups = &proto.NodeGroupsResponse{NodeGroups: make([]*proto.NodeGroup, 0, len(next.order))}
 	for _, g := range next.order {
 		before := old.groups[g.ID]
 		g.inFlight = s.inFlight(g.Group, g.state)
-		record := s.recordLocked(g.ID)
 		s.followRequestLocked(before, g)
 		g.limit = s.ledger.Room(g.ID)
 		if more := g.state.Unsettled.More; more > 0 {
@@ -314,9 +313,6 @@ func (s *Server) fillLocked(old, next *snapshot, whole bool) {
 		g.max = g.state.Target + g.limit.Room
 		if g.unrequested > 0 && g.canGrow() { // so that Cluster Autoscaler can ask, and be told that it need not
 			g.max = max(g.max, g.state.Target+1)
-		}
-		if whole || before == nil {
-			record.announced = g.limit.Room
 		}
 		g.answers(before)
 		next.nodeGroups.NodeGroups = append(next.nodeGroups.NodeGroups, g.forNode.GetNodeGroup())

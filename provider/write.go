@@ -117,25 +117,26 @@ func (w *write) describe(ctx context.Context) error {
 	return nil
 }
 
-// read takes over a reading of the group, from before this write changes anything.
-func (w *write) read(state cloud.Group) {
+// read takes over a reading of the group, from before this write changes anything, and
+// returns it.
+func (w *write) read(state cloud.Group) cloud.Group {
 	state = w.s.giveUpSilent(w.view.Group, state)
 	w.s.mu.Lock()
-	w.s.noteTargetLocked(w.record, state)
-	w.s.noteFailuresLocked(state) // a cancellation may follow
+	if w.view.problem() == "" {
+		w.s.noteTargetLocked(w.record, w.now(), state)
+	}
+	w.s.noteFailuresLocked(state)                                      // a cancellation may follow
+	w.record.arrivedLocked(w.view.Discovered || w.view.Dropped, state) // before anything is ordered
 	w.s.mu.Unlock()
 	w.learned(state)
+	return state
 }
 
-// noteTargetLocked compares the target of a reading with the last one. A rise that a write of
-// unknown outcome explains is that write; a change that none explains is not of this
+// noteTargetLocked compares the target of a reading with what was known before. A rise that a
+// write of unknown outcome explains is that write; a change that none explains is not of this
 // provider, and on some clouds the cloud chooses the machines that go by it.
-func (s *Server) noteTargetLocked(record *groupRecord, state cloud.Group) {
-	before := s.current.Load().groups[state.ID]
-	if before == nil || before.problem() != "" {
-		return
-	}
-	from, change, unsettled := before.state.Target, state.Target-before.state.Target, before.state.Unsettled
+func (s *Server) noteTargetLocked(record *groupRecord, before, state cloud.Group) {
+	from, change, unsettled := before.Target, state.Target-before.Target, before.Unsettled
 	switch {
 	case change == 0, change < 0 && -change <= unsettled.Fewer:
 	case change > 0 && change <= unsettled.More:

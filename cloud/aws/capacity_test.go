@@ -118,3 +118,39 @@ func TestCP16LackOfCapacityInOtherWords(t *testing.T) {
 		require.Equal(t, code, launchCode(text), text)
 	}
 }
+
+// What Increase has learned (CP17) holds for the raise before a termination too: it sends no
+// less than its own reading shows.
+func TestCP17LevelSendsNoLessThanShown(t *testing.T) {
+	c, stub, g := short(t, 2, 4, Options{})
+	_, _, err := c.Cancel(t.Context(), "t4", cloudtest.These(idsOf(g, isPlaceholder)))
+	require.NoError(t, err)
+	stub.Capacity("train-t4", -1, "")
+	stub.SetDesired("train-t4", 6) // back to a value of before, as an answer that lags would show
+	stub.Launch("train-t4", 3)
+	require.Equal(t, 5, stub.Group("train-t4").Live())
+	gone := idsOf(get(t, c), isMachine)[:1]
+	_, _, err = c.Delete(t.Context(), "t4", gone)
+	require.NoError(t, err)
+	require.Equal(t, 5, stub.Group("train-t4").Desired, "6 less the one that was ended")
+	require.Empty(t, stub.Victims())
+}
+
+// The same with a group whose instances are not protected: nothing but an Increase or a Cancel
+// protects them, so AWS ends a machine in service.
+func TestCP17DeletionWhileAnOperatorRaisesKillsNoOther(t *testing.T) {
+	c, stub := one(t, awstest.Group{Desired: 6}, Options{})
+	ids := idsOf(get(t, c), isMachine)
+	_, _, err := c.Delete(t.Context(), "t4", ids[:3])
+	require.NoError(t, err)
+	stub.Settle()
+	get(t, c)
+	stub.SetDesired("train-t4", 6) // a person wants them back, within the lag time
+	stub.Launch("train-t4", 2)
+	stub.BeginLaunch("train-t4", 1) // on its way, and not listed yet
+	_, _, err = c.Delete(t.Context(), "t4", ids[3:4])
+	require.NoError(t, err)
+	stub.Arrive("train-t4", 1, true)
+	stub.Settle()
+	require.Empty(t, stub.Victims(), "AWS ended a machine of its own choice")
+}

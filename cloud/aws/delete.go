@@ -126,7 +126,8 @@ func (c *Cloud) level(ctx context.Context, g *group, now standing, departures []
 	if !counted || now.live <= now.desired || c.protection == Ignore {
 		return now.desired, nil
 	}
-	desired = max(now.desired, min(now.live, int(awssdk.ToInt32(now.asg.MaxSize))))
+	// Never less than AWS itself shows: it would end instances of its own choice.
+	desired = max(now.desired, int(awssdk.ToInt32(now.asg.DesiredCapacity)), min(now.live, int(awssdk.ToInt32(now.asg.MaxSize))))
 	surplus := now.live - desired
 	for _, d := range departures {
 		if surplus > 0 && d.call && d.counted {

@@ -12,7 +12,7 @@ import (
 func TestPermissions(t *testing.T) {
 	var called []string
 	for service, client := range map[string]reflect.Type{
-		"autoscaling": reflect.TypeFor[autoScaling](), "ec2": reflect.TypeFor[compute](), "servicequotas": reflect.TypeFor[serviceQuotas](),
+		"autoscaling": reflect.TypeFor[autoScaling](), "ec2": reflect.TypeFor[compute](), "servicequotas": reflect.TypeFor[serviceQuotas](), "eks": reflect.TypeFor[nodeGroups](),
 	} {
 		for n := range client.NumMethod() {
 			called = append(called, service+":"+client.Method(n).Name)

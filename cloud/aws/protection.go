@@ -155,16 +155,17 @@ func (c *Cloud) protectAll(ctx context.Context) error {
 	if err := c.read(ctx, false, groups...); err != nil {
 		return err
 	}
+	failed := make([]error, len(groups))
 	var calls errgroup.Group
 	calls.SetLimit(parallelReads)
-	failed := make([]error, len(groups))
 	for n, g := range groups {
 		calls.Go(func() error {
 			failed[n] = c.protectGroup(ctx, g)
 			return nil // the others go on
 		})
 	}
-	return errors.Join(calls.Wait(), errors.Join(failed...))
+	_ = calls.Wait() // see above
+	return errors.Join(failed...)
 }
 
 func (c *Cloud) protectGroup(ctx context.Context, g *group) error {

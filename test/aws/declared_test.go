@@ -142,7 +142,7 @@ func TestND09Options(t *testing.T) {
 	s := g.ScaleDown
 	require.InDelta(t, 0.25, *s.UtilizationThreshold, 0)
 	require.InDelta(t, 0.75, *s.GPUUtilizationThreshold, 0)
-	require.Equal(t, "1h0m0s 30m0s 20m0s", s.UnneededTime.Duration.String()+" "+s.UnreadyTime.Duration.String()+" "+s.MaxNodeProvisionTime.Duration.String())
+	require.Equal(t, "1h0m0s 30m0s 20m0s", s.UnneededTime.String()+" "+s.UnreadyTime.String()+" "+s.MaxNodeProvisionTime.String())
 	require.True(t, *s.IgnoreDaemonSets)
 }
 

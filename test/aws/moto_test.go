@@ -144,7 +144,7 @@ func (w *world) templateOf(t *testing.T, n int) {
 		corev1.LabelInstanceTypeStable: kind.name, "gpu-node-provider.io/node-group": id, "accelerator": "nvidia-tesla-t4", "number": fmt.Sprint(n),
 	}
 	if n%2 == 0 { // in one zone
-		labels[corev1.LabelTopologyZone] = "us-east-1a"
+		labels[corev1.LabelTopologyZone], labels["topology.ebs.csi.aws.com/zone"] = "us-east-1a", "us-east-1a"
 	}
 	require.Equal(t, labels, node.Labels)
 	require.Equal(t, []corev1.Taint{{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule}}, node.Spec.Taints)
