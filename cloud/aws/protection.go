@@ -2,7 +2,6 @@ package aws
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -155,17 +154,12 @@ func (c *Cloud) protectAll(ctx context.Context) error {
 	if err := c.read(ctx, false, groups...); err != nil {
 		return err
 	}
-	failed := make([]error, len(groups))
-	var calls errgroup.Group
+	var calls errgroup.Group // after an error the others go on
 	calls.SetLimit(parallelReads)
-	for n, g := range groups {
-		calls.Go(func() error {
-			failed[n] = c.protectGroup(ctx, g)
-			return nil // the others go on
-		})
+	for _, g := range groups {
+		calls.Go(func() error { return c.protectGroup(ctx, g) })
 	}
-	_ = calls.Wait() // see above
-	return errors.Join(failed...)
+	return calls.Wait()
 }
 
 func (c *Cloud) protectGroup(ctx context.Context, g *group) error {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
@@ -31,6 +32,7 @@ func newCompletion(t *testing.T, groups string) (*nodegroup.Completion, *awstest
 	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
 	t.Setenv("AWS_MAX_ATTEMPTS", "1")
 	stub := awstest.NewStub(t)
+	t.Cleanup(func() { assert.Empty(t, called.add(stub.Actions()), "actions that aws.Permissions does not name") })
 	backend, err := aws.New(t.Context(), aws.Options{Region: "us-east-1", Endpoint: stub.URL(), Cluster: "train"})
 	require.NoError(t, err)
 	c, err := config.Parse([]byte(`apiVersion: gpu-node-provider.io/v1
