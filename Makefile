@@ -92,7 +92,7 @@ pages: controlplane $(TRAINER)/bin/python ## Run every command of the documentat
 
 .PHONY: race
 race: $(MOTO)/bin/python ## Run the tests of the program and the clouds under the race detector, long ones shortened
-	CGO_ENABLED=1 $(GOTEST) $(QUICK) -race -short -timeout 10m ./provider/... ./cloud/... ./cmd/gpu-node-provider ./test/aws ./test/property
+	CGO_ENABLED=1 $(GOTEST) $(QUICK) -race -short -timeout 10m ./provider/... ./cloud/... ./cmd/gpu-node-provider ./test/aws ./test/property/...
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## Check code, formatting and go.mod
@@ -122,8 +122,9 @@ check-generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go ## Check that proto/ holds w
 
 # What `make test` plays in a minute is played twenty times and more here. Seeds change from run to run; a failure prints its own.
 .PHONY: search
-search: ## Play the random tests for long: some 40 minutes on two cores
+search: ## Play the random tests for long: some 90 minutes on two cores
 	$(GOTEST) -count 1 -timeout 90m ./test/property -run '^Test(ProviderHolds|NoTraining)' -rapid.checks=500000
+	$(GOTEST) -count 1 -timeout 90m ./test/property/aws -run '^TestCapacity$$' -rapid.checks=100000
 	$(GOTEST) -count 1 -timeout 90m ./cloud/aws -run '^TestRaces$$' -rapid.checks=50000
 	$(GOTEST) -count 1 -timeout 90m ./cloud/simulated -run '^TestRandomCalls$$' -rapid.checks=100000
 	CONFORMANCE_SLOW=yes $(GOTEST) -count 1 -timeout 30m ./test/conformance -run '^TestRule01'

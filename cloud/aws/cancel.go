@@ -104,7 +104,7 @@ func (c *Cloud) keepArrivals(ctx context.Context, g *group, value, most int) int
 	}
 	c.metrics.races.Add(float64(arrived))
 	log.Warn("instances launched while their placeholders were being cancelled", zap.Int(logkey.Arrived, arrived))
-	if err := c.setDesired(ctx, g, now, max(now.desired+arrived, int(awssdk.ToInt32(now.asg.DesiredCapacity)))); err != nil {
+	if err := c.setDesired(ctx, g, now, max(now.desired+arrived, now.shown())); err != nil {
 		log.Warn("failed to raise the desired capacity to the number of instances", zap.Error(err))
 	}
 	return arrived

@@ -69,7 +69,7 @@ func TestCP07SurplusIsEndedWithoutLowering(t *testing.T) {
 	require.Error(t, err, "now it would go below MinSize")
 }
 
-// An increase sends no less than what its own reading shows, whatever is remembered of
+// An increase sends nothing while AWS shows more than it would set, whatever is remembered of
 // earlier writes: AWS would end instances.
 func TestCP17IncreaseSendsNoLessThanShown(t *testing.T) {
 	c, stub, g := short(t, 2, 4, Options{})
@@ -79,7 +79,8 @@ func TestCP17IncreaseSendsNoLessThanShown(t *testing.T) {
 	stub.SetDesired("train-t4", 6) // back to a value of before, as an answer that lags would show
 	stub.BeginLaunch("train-t4", 4)
 	_, err = c.Increase(t.Context(), "t4", cloudtest.Exactly(1))
-	require.NoError(t, err)
+	require.ErrorIs(t, err, cloud.ErrUnavailable)
+	require.ErrorContains(t, err, "shows a desired capacity of 6 a moment after 2 was set")
 	stub.Arrive("train-t4", 4, true)
 	stub.SetGroupProtected("train-t4", false)
 	for _, id := range stub.Group("train-t4").IDs() {

@@ -126,8 +126,7 @@ func (c *Cloud) level(ctx context.Context, g *group, now standing, departures []
 	if !counted || now.live <= now.desired || c.protection == Ignore {
 		return now.desired, nil
 	}
-	// Never less than AWS itself shows: it would end instances of its own choice.
-	desired = max(now.desired, int(awssdk.ToInt32(now.asg.DesiredCapacity)), min(now.live, int(awssdk.ToInt32(now.asg.MaxSize))))
+	desired = max(now.desired, now.shown(), min(now.live, int(awssdk.ToInt32(now.asg.MaxSize))))
 	surplus := now.live - desired
 	for _, d := range departures {
 		if surplus > 0 && d.call && d.counted {

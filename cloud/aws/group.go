@@ -72,6 +72,10 @@ type standing struct {
 	states        map[string]stage // of each listed instance, by provider id
 }
 
+// shown is the desired capacity that AWS shows. A raise sends no less, whatever is remembered
+// of earlier writes: AWS would end instances of its own choice.
+func (s standing) shown() int { return int(awssdk.ToInt32(s.asg.DesiredCapacity)) }
+
 // observed takes over what AWS said, unless something newer is known.
 func (g *group) observed(s sighting, ticket uint64, c *Cloud) {
 	if ticket < g.ticket {

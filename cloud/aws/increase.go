@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"go.uber.org/zap"
 
 	"gpu-node-provider/cloud"
@@ -42,13 +41,31 @@ func (c *Cloud) Increase(ctx context.Context, id string, more func(cloud.Group) 
 	if err := c.timeLeft(ctx, "growing Auto Scaling group "+g.asg); err != nil {
 		return cloud.Group{}, err
 	}
-	// Never less than AWS itself shows, whatever is remembered of earlier writes: AWS
-	// would end instances of its own choice.
-	value := max(base+delta, int(awssdk.ToInt32(now.asg.DesiredCapacity)))
-	if err := c.setDesired(ctx, g, now, value); err != nil {
+	if now, err = c.settledFor(ctx, g, now, base+delta); err != nil {
+		return cloud.Group{}, err
+	}
+	if err := c.setDesired(ctx, g, now, base+delta); err != nil {
 		return c.known(g, err), err
 	}
 	return c.shown(g), nil
+}
+
+// settledFor returns a reading that does not show more than value. One that does either lags
+// behind a write of ours, and the next does not, or another client has set that much since:
+// then value would take instances away, and the other buy more than was asked for.
+func (c *Cloud) settledFor(ctx context.Context, g *group, now standing, value int) (standing, error) {
+	if now.shown() <= value {
+		return now, nil
+	}
+	again, err := c.look(ctx, g)
+	if err != nil {
+		return standing{}, err
+	}
+	if again.shown() > value {
+		return standing{}, fmt.Errorf("aws: Auto Scaling group %s shows a desired capacity of %d a moment after %d was set; try again: %w",
+			g.asg, again.shown(), now.desired, cloud.ErrUnavailable)
+	}
+	return again, nil
 }
 
 // protectEarly has what is about to launch protected from its birth: an instance

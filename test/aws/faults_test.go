@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"gpu-node-provider/cloud/aws/awstest"
 )
@@ -98,14 +100,20 @@ func TestAnswersFromBeforeAWrite(t *testing.T) {
 				w.refresh()
 				require.Equal(t, call.want, w.size(train), "what was acknowledged counts")
 			}
-			// Computed from what was acknowledged, but never less than what is shown: should
-			// that be so after all, AWS would end instances (CP17).
-			w.increase(train, 1)
-			want := max(call.want+1, call.stale)
-			require.Equal(t, want, w.desired())
+			// Computed from what was acknowledged, and not sent while AWS shows more: should that
+			// be so after all, AWS would end instances (CP17).
+			if call.stale > call.want+1 {
+				require.Equal(t, codes.Unavailable, status.Code(w.tryIncrease(t.Context(), train, 1)))
+			} else {
+				w.increase(train, 1)
+			}
 			undo()
+			if call.stale > call.want+1 {
+				w.increase(train, 1)
+			}
+			require.Equal(t, call.want+1, w.desired())
 			w.refresh()
-			require.Equal(t, want, w.size(train))
+			require.Equal(t, call.want+1, w.size(train))
 			require.Len(t, w.stub.Kills(), call.ends)
 		})
 	}
