@@ -190,9 +190,6 @@ func (c *Cloud) noteEnded(ctx context.Context, g *group, desired int, departures
 		default:
 			l.doubted(shown, most-done.doubt, most, now)
 		}
-		if known && slices.ContainsFunc(departures, func(d *departure) bool { return isUnknown(d.err) }) { // AWS may still carry it out
-			l.lost(most-done.doubt, most)
-		}
 		desired := l.desired(shown, now)
 		l.mayShow(desired, min(desired, most-done.doubt), desired, now)
 	})

@@ -100,9 +100,10 @@ func (l *lag) lowered(shown int, t terminated, instances []string, now time.Time
 	return most, true
 }
 
-// doubted notes a write which left the desired capacity somewhere from least to
-// most. What AWS shows decides, unless it lags: then least is likelier, since the
-// write was ours.
+// doubted notes terminations which left the desired capacity somewhere from least to
+// most. What AWS shows decides, and less of it once AWS shows that: it may lag, or carry
+// them out later. When it shows a value that lags for certain, least is likelier, since
+// the terminations were ours.
 func (l *lag) doubted(shown, least, most int, now time.Time) {
 	var earlier []int
 	for value := least; value <= most; value++ {
@@ -111,7 +112,8 @@ func (l *lag) doubted(shown, least, most int, now time.Time) {
 	switch {
 	case least == most:
 	case slices.Contains(earlier, shown):
-		l.set(shown, now, earlier...)
+		l.set(shown, now, earlier[shown-least+1:]...)
+		l.lost(least, shown)
 	case l.desired(shown, now) != shown:
 		l.set(least, now, append(earlier, shown)...)
 	}

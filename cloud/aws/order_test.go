@@ -118,3 +118,15 @@ func TestSomebodyElseBeforeAWrite(t *testing.T) {
 	require.Equal(t, 5, stub.Group("train-t4").Desired, "it is an absolute value")
 	require.Equal(t, 5, g.Target)
 }
+
+// What is found ended is seen by the next reading, also when the first one lags.
+func TestLostAnswerOfADeleteAndAReadingThatLags(t *testing.T) {
+	c, stub := one(t, awstest.Group{Desired: 1}, Options{})
+	stub.Faults(
+		awstest.Rule{Action: terminate, Times: 1, Fault: awstest.CutAfter()},
+		awstest.Rule{Action: "DescribeAutoScalingGroups", Skip: 2, Times: 1, Fault: awstest.Stale()},
+	)
+	_, _, err := c.Delete(t.Context(), "t4", ids(get(t, c)))
+	require.NoError(t, err)
+	require.Zero(t, get(t, c).Target)
+}
