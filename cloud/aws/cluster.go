@@ -49,9 +49,12 @@ func (c *Cloud) refused(g *types.AutoScalingGroup) error {
 	c.mu.Lock()
 	cluster, found := c.cluster, c.found[name]
 	c.mu.Unlock()
+	if cluster == "" {
+		return nil
+	}
 	named := clustersOf(g)
 	switch {
-	case cluster == "" || slices.Contains(named, cluster):
+	case slices.Contains(named, cluster):
 		return nil
 	case len(named) > 0:
 		return fmt.Errorf("aws: Auto Scaling group %s is of cluster %s by its tags, and this provider serves cluster %s: remove the group from the node group file or from the discovery, or tag it with %s%s: %w",

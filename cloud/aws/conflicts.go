@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+	"golang.org/x/sync/errgroup"
 
 	"gpu-node-provider/cloud"
 )
@@ -31,6 +34,7 @@ func (c *Cloud) Conflicts(ctx context.Context) ([]cloud.Conflict, error) {
 	}
 	scheduled, problem := c.scheduledActions(ctx, names)
 	policies, another := c.scalingPolicies(ctx, names)
+	refreshes, third := c.instanceRefreshes(ctx, seen)
 	var all []cloud.Conflict
 	for _, g := range groups {
 		asg := seen[g.asg].asg
@@ -44,12 +48,13 @@ func (c *Cloud) Conflicts(ctx context.Context) ([]cloud.Conflict, error) {
 		if !suspended(asg, "AlarmNotification") {
 			found = append(found, policies[g.asg]...)
 		}
+		found = append(found, refreshes[g.asg]...)
 		for _, m := range found {
 			m.Group = g.id
 			all = append(all, m)
 		}
 	}
-	return all, errors.Join(problem, another)
+	return all, errors.Join(problem, another, third)
 }
 
 // settings are those of the group itself.
@@ -68,6 +73,12 @@ func settings(asg *types.AutoScalingGroup) (found []cloud.Conflict) {
 			Do:   update + " --max-instance-lifetime 0",
 		})
 	}
+	if kind := awssdk.ToString(asg.HealthCheckType); strings.Contains(kind, "ELB") {
+		found = append(found, cloud.Conflict{
+			What: fmt.Sprintf("health check type of %s is %s: an instance that the load balancer finds unhealthy is terminated, with the training on it", name, kind),
+			Do:   update + " --health-check-type EC2",
+		})
+	}
 	if awssdk.ToBool(asg.CapacityRebalance) {
 		found = append(found, cloud.Conflict{
 			What: fmt.Sprintf("CapacityRebalance of %s is on: a Spot instance at elevated risk is replaced before its interruption", name),
@@ -75,6 +86,39 @@ func settings(asg *types.AutoScalingGroup) (found []cloud.Conflict) {
 		})
 	}
 	return found
+}
+
+// instanceRefreshes are those under way, by Auto Scaling group. AWS is asked group by group.
+func (c *Cloud) instanceRefreshes(ctx context.Context, seen map[string]*sighting) (map[string][]cloud.Conflict, error) {
+	found := map[string][]cloud.Conflict{}
+	var mu sync.Mutex
+	calls, calling := errgroup.WithContext(ctx)
+	calls.SetLimit(parallelReads)
+	for name, s := range seen {
+		if s.asg == nil {
+			continue
+		}
+		calls.Go(func() error {
+			out, err := c.asg.DescribeInstanceRefreshes(calling, &autoscaling.DescribeInstanceRefreshesInput{AutoScalingGroupName: &name, MaxRecords: awssdk.Int32(1)})
+			if err != nil {
+				return fault(ctx, "reading the instance refreshes of Auto Scaling group "+name, err)
+			}
+			for _, r := range out.InstanceRefreshes {
+				switch r.Status {
+				case types.InstanceRefreshStatusPending, types.InstanceRefreshStatusInProgress, types.InstanceRefreshStatusBaking:
+					mu.Lock()
+					found[name] = append(found[name], cloud.Conflict{
+						What: fmt.Sprintf("an instance refresh of %s is %s: it replaces instances, with the trainings on them", name, r.Status),
+						Do:   "aws autoscaling cancel-instance-refresh --auto-scaling-group-name " + name,
+					})
+					mu.Unlock()
+				default:
+				}
+			}
+			return nil
+		})
+	}
+	return found, calls.Wait()
 }
 
 // scheduledActions are those of the groups, by Auto Scaling group.

@@ -69,3 +69,34 @@ func TestPoliciesInForce(t *testing.T) {
 	require.False(t, inForce(predictive(types.PredictiveScalingModeForecastOnly)))
 	require.False(t, inForce(predictive("")), "AWS's default")
 }
+
+// TestND11 finds what else replaces or ends instances.
+func TestND11RefreshesAndHealthChecks(t *testing.T) {
+	for want, g := range map[string]awstest.Group{
+		"": {},
+		"an instance refresh of t4 is InProgress": {Refresh: "InProgress"},
+		"health check type of t4 is ELB":          {HealthCheck: "ELB"},
+	} {
+		stub := awstest.NewStub(t)
+		g.Name, g.Max = "t4", 9
+		stub.CreateGroup(g)
+		c := opened(t, stub, Options{})
+		require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", AutoScalingGroup: "t4"}}))
+		found, err := c.Conflicts(t.Context())
+		require.NoError(t, err)
+		if want == "" {
+			require.Empty(t, found)
+			continue
+		}
+		require.Len(t, found, 1)
+		require.Contains(t, found[0].What, want)
+		require.Contains(t, found[0].Do, "--auto-scaling-group-name t4")
+	}
+	ended := awstest.NewStub(t)
+	ended.CreateGroup(awstest.Group{Name: "t4", Max: 9, Refresh: "Successful"})
+	c := opened(t, ended, Options{})
+	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", AutoScalingGroup: "t4"}}))
+	found, err := c.Conflicts(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, found)
+}

@@ -31,10 +31,10 @@ type lag struct {
 	raise, lower possible
 }
 
-// possible is a desired capacity that may still show, until a time.
+// possible is a desired capacity that may still show, until a time, in the place of another.
 type possible struct {
-	value int
-	until time.Time
+	value, from int
+	until       time.Time
 }
 
 func (p possible) open(now time.Time) bool { return now.Before(p.until) }
@@ -133,13 +133,13 @@ func (l *lag) mayShow(desired, least, most int, now time.Time) {
 		if l.raise.open(now) {
 			most = max(most, l.raise.value)
 		}
-		l.raise = possible{most, now.Add(lagTime)}
+		l.raise = possible{most, desired, now.Add(lagTime)}
 	}
 	if least < desired {
 		if l.lower.open(now) {
 			least = min(least, l.lower.value)
 		}
-		l.lower = possible{least, now.Add(lagTime)}
+		l.lower = possible{least, desired, now.Add(lagTime)}
 	}
 }
 
@@ -169,6 +169,11 @@ func (l *lag) seen(shown int, now time.Time) {
 		l.past = nil
 	case shown != l.value && !slices.Contains(l.past, shown): // somebody else's
 		l.until, l.past = time.Time{}, nil
+	}
+	for _, p := range []*possible{&l.raise, &l.lower} {
+		if p.open(now) && shown == p.value { // as if AWS had acknowledged it
+			l.set(shown, now, p.from)
+		}
 	}
 	if shown >= l.raise.value {
 		l.raise = possible{}

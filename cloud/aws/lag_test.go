@@ -145,3 +145,16 @@ func TestUnsettled(t *testing.T) {
 	lowered.seen(2, now)
 	require.Equal(t, [2]int{}, unsettled(&lowered, 4, 0))
 }
+
+// A lost write that has shown counts as if it had been acknowledged: an answer that lags does
+// not take it back.
+func TestLostWriteThatHasShown(t *testing.T) {
+	now := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
+	var l lag
+	l.lost(6, 6)
+	l.mayShow(4, 6, 6, now)
+	require.Equal(t, 4, l.desired(4, now))
+	l.seen(6, now)
+	require.Equal(t, 6, l.desired(4, now.Add(lagTime/2)))
+	require.Equal(t, 4, l.desired(4, now.Add(lagTime)), "then another client has set it")
+}

@@ -7,6 +7,7 @@ package aws
 var Permissions = []Permission{
 	{Action: "autoscaling:DescribeAutoScalingGroups", Use: "sizes and instances of the groups; required for everything else"},
 	{Action: "autoscaling:DescribeAutoScalingInstances", Use: "distinguishing deleted instances from unknown ones, and confirming terminations"},
+	{Action: "autoscaling:DescribeInstanceRefreshes", Use: "doctor: instance refreshes, which replace instances"},
 	{Action: "autoscaling:DescribeLaunchConfigurations", Use: "the instance type of a group without a launch template"},
 	{Action: "autoscaling:DescribePolicies", Use: "doctor: scaling policies that change a group's size"},
 	{Action: "autoscaling:DescribeScalingActivities", Use: "reasons why an instance does not launch"},

@@ -1,6 +1,7 @@
 package awstest
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ var autoscalingActions = map[string]handler{
 	"DescribeScalingActivities":           {run: (*Stub).describeActivitiesLocked},
 	"DescribeWarmPool":                    {run: (*Stub).describeWarmPoolLocked},
 	"DescribeScheduledActions":            {run: (*Stub).describeScheduledLocked},
+	"DescribeInstanceRefreshes":           {run: (*Stub).describeRefreshesLocked},
 	"DescribePolicies":                    {run: (*Stub).describePoliciesLocked},
 	"SetDesiredCapacity":                  {run: (*Stub).setDesiredCapacityLocked, write: true},
 	"TerminateInstanceInAutoScalingGroup": {run: (*Stub).terminateLocked, write: true},
@@ -138,7 +140,7 @@ func (w *xmlWriter) group(g *group, instances bool) {
 	w.str("DesiredCapacityType", g.DesiredCapacityType)
 	w.num("DefaultCooldown", 300)
 	w.list("AvailabilityZones", "member", g.Zones)
-	w.str("HealthCheckType", "EC2")
+	w.str("HealthCheckType", cmp.Or(g.HealthCheck, "EC2"))
 	w.num("HealthCheckGracePeriod", 300)
 	w.open("Instances")
 	if instances {

@@ -97,6 +97,23 @@ func (s *Stub) describeScheduledLocked(r request, w *xmlWriter) *Error {
 	return nil
 }
 
+func (s *Stub) describeRefreshesLocked(r request, w *xmlWriter) *Error {
+	g, e := s.groupLocked(r.str("AutoScalingGroupName"))
+	if e != nil {
+		return e
+	}
+	w.open("InstanceRefreshes")
+	if g.Refresh != "" {
+		w.in("member", func() {
+			w.str("InstanceRefreshId", "08b91cf7-8fa6-48af-b6a6-d227f40f1b9b")
+			w.str("AutoScalingGroupName", g.Name)
+			w.str("Status", g.Refresh)
+		})
+	}
+	w.close("InstanceRefreshes")
+	return nil
+}
+
 func (s *Stub) describePoliciesLocked(r request, w *xmlWriter) *Error {
 	found, owners, e := ofGroups(s, r, func(g *group) []Policy { return g.Policies })
 	if e != nil {

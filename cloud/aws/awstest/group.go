@@ -29,7 +29,11 @@ type Group struct {
 	// Suspended names processes, such as Launch, Terminate and AZRebalance.
 	Suspended           []string
 	MaxInstanceLifetime int // seconds
-	CapacityRebalance   bool
+	// HealthCheck is EC2 when empty.
+	HealthCheck string
+	// Refresh is the status of an instance refresh, such as InProgress; empty without one.
+	Refresh           string
+	CapacityRebalance bool
 	// LaunchHook and TerminateHook hold instances in Pending:Wait and
 	// Terminating:Wait until CompleteHook.
 	LaunchHook, TerminateHook bool
