@@ -146,8 +146,8 @@ type Unsettled struct {
 type Spec struct {
 	// ID is the node group's id.
 	ID string
-	// AutoScalingGroup is the name of the group on AWS; empty when simulated.
-	AutoScalingGroup string
+	// Name is the cloud's own name of the group; empty where it is the id.
+	Name string
 	// InstanceType is the machine's type; it may be empty.
 	InstanceType string
 	// Discovered is true for a group that was found by its tags, and is in no file.

@@ -4,7 +4,7 @@ import "time"
 
 // ServiceQuota is a quota that the cloud keeps for a whole account and region, in vCPUs.
 type ServiceQuota struct {
-	// Code is the cloud's own name of the quota, such as L-DB2E81BA on AWS.
+	// Code is the cloud's own name of the quota.
 	Code string
 	// Limit and Use are vCPUs. Use counts every instance in the account and region that
 	// falls under the quota, the provider's and others', until it is gone.

@@ -85,7 +85,7 @@ func quotaBudget(q nodegroup.Quota) quota.Quota {
 	if q.Limit != nil {
 		b.Limit = scaled(q.Limit.AsApproximateFloat64(), scale)
 	} else {
-		b.Measured, b.Source = true, q.AWSServiceQuota+" of Service Quotas, not read yet"
+		b.Measured, b.Source = true, q.ServiceQuota()+" of the cloud, not read yet"
 	}
 	if q.Surge != nil {
 		b.Surge = &quota.Surge{Max: scaled(q.Surge.Max.AsApproximateFloat64(), scale), Window: q.Surge.Window.Duration}

@@ -101,8 +101,8 @@ func droppedBy(next *nodegroup.Catalogue, g *nodegroup.Group) string {
 	switch after, stays := next.Lookup(g.ID); {
 	case !stays:
 		return "is missing from the new file"
-	case after.AutoScalingGroup != g.AutoScalingGroup:
-		return fmt.Sprintf("has Auto Scaling group %s instead of %s in the new file", after.AutoScalingGroup, g.AutoScalingGroup)
+	case after.CloudName() != g.CloudName():
+		return fmt.Sprintf("has %s %s instead of %s in the new file", g.CloudNameField(), after.CloudName(), g.CloudName())
 	default:
 		return ""
 	}
@@ -111,12 +111,12 @@ func droppedBy(next *nodegroup.Catalogue, g *nodegroup.Group) string {
 // toKeep says what to write in the new file so that a group's instances stay known.
 func toKeep(g *nodegroup.Group, next *nodegroup.Catalogue) string {
 	for _, other := range next.All() {
-		if g.AutoScalingGroup != "" && other.AutoScalingGroup == g.AutoScalingGroup {
-			return fmt.Sprintf("its Auto Scaling group %s belongs to node group %s in that file; keep the id %s", g.AutoScalingGroup, other.ID, g.ID)
+		if g.CloudName() != "" && other.CloudName() == g.CloudName() {
+			return fmt.Sprintf("its %s %s belongs to node group %s in that file; keep the id %s", g.CloudNameField(), g.CloudName(), other.ID, g.ID)
 		}
 	}
 	if _, stays := next.Lookup(g.ID); stays {
-		return fmt.Sprintf("keep autoScalingGroup: %s, with retired: true until it is empty, and add the other as a node group with a new id", g.AutoScalingGroup)
+		return fmt.Sprintf("keep %s: %s, with retired: true until it is empty, and add the other as a node group with a new id", g.CloudNameField(), g.CloudName())
 	}
 	return "set retired: true until it is empty"
 }

@@ -279,7 +279,7 @@ func TestCP12SilentPlaceholderAnswersForNothing(t *testing.T) {
 	require.NotNil(t, f.group().state.Instances[0].Error)
 	require.Zero(t, f.group().inFlight)
 	before := targetOfT4(t, f.s)
-	for range 3 { // as long as the placeholder stays, e.g. at the MinSize of its Auto Scaling group
+	for range 3 { // as long as the placeholder stays, e.g. at the minimum of its group
 		require.NoError(t, increase(f.s, "t4", 1))
 	}
 	require.Greater(t, targetOfT4(t, f.s), before, "three answers of OK in a row bought nothing")

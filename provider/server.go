@@ -8,7 +8,7 @@
 // may be the ledger's (package quota), and what a group looks like the
 // catalogue's (package nodegroup). status.go alone makes gRPC statuses.
 //
-// It does not know AWS, Redis or where its configuration came from.
+// It does not know any cloud, Redis or where its configuration came from.
 package provider
 
 import (

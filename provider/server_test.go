@@ -401,9 +401,9 @@ func TestReloadIsWholeOrNothing(t *testing.T) {
 	err := s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups = c.NodeGroups[:1] }))
 	require.ErrorContains(t, err, "node group opts is missing from the new file and has 1 instances: set retired: true until it is empty")
 	require.ErrorContains(t, s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups[1].ID = "other" })),
-		"node group opts is missing from the new file and has 1 instances: its Auto Scaling group gpu-opts belongs to node group other in that file; keep the id opts")
+		"node group opts is missing from the new file and has 1 instances: its autoScalingGroup gpu-opts belongs to node group other in that file; keep the id opts")
 	require.ErrorContains(t, s.Reload(context.Background(), changed(func(c *config.Config) { c.NodeGroups[1].AutoScalingGroup = "gpu-more" })),
-		"node group opts has Auto Scaling group gpu-more instead of gpu-opts in the new file and has 1 instances: keep autoScalingGroup: gpu-opts, "+
+		"node group opts has autoScalingGroup gpu-more instead of gpu-opts in the new file and has 1 instances: keep autoScalingGroup: gpu-opts, "+
 			"with retired: true until it is empty, and add the other as a node group with a new id")
 	s.TookFile(err)
 	report := s.Report()

@@ -44,12 +44,12 @@ func (s *Server) measureQuotas(ctx context.Context, catalogue *nodegroup.Catalog
 	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()
 	for _, q := range catalogue.Quotas() {
-		if q.AWSServiceQuota == "" {
+		if q.ServiceQuota() == "" {
 			continue
 		}
-		reading, err := s.quotas.read(ctx, q.AWSServiceQuota)
+		reading, err := s.quotas.read(ctx, q.ServiceQuota())
 		if err != nil {
-			s.log.Warn("failed to read a service quota", zap.String(logkey.Quota, q.Name), zap.String(logkey.ServiceQuota, q.AWSServiceQuota), zap.Error(err))
+			s.log.Warn("failed to read a service quota", zap.String(logkey.Quota, q.Name), zap.String(logkey.ServiceQuota, q.ServiceQuota()), zap.Error(err))
 			reading = s.quotas.failed(q.Name, err)
 		}
 		s.quotas.keep(q.Name, reading)

@@ -39,7 +39,7 @@ func TestCP02OnlyGroupsOfTheCluster(t *testing.T) {
 		for discovered, want := range map[bool]string{false: row.listed, true: row.discovered} {
 			c := opened(t, stub, Options{Cluster: "a"})
 			require.NoError(t, c.Configure(t.Context(), []cloud.Spec{
-				{ID: "t4", AutoScalingGroup: row.asg, Discovered: discovered}, {ID: "other", AutoScalingGroup: map[bool]string{true: "both", false: "a"}[row.asg == "a"]},
+				{ID: "t4", Name: row.asg, Discovered: discovered}, {ID: "other", Name: map[bool]string{true: "both", false: "a"}[row.asg == "a"]},
 			}))
 			groups, err := c.Describe(t.Context())
 			require.NoError(t, err)

@@ -21,18 +21,18 @@ func (c *Cloud) Configure(ctx context.Context, specs []cloud.Spec) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, spec := range specs {
-		switch other := users[spec.AutoScalingGroup]; {
+		switch other := users[spec.Name]; {
 		case spec.ID == "":
 			return fmt.Errorf("aws: a group has no id: %w", cloud.ErrInvalid)
 		case named[spec.ID] != nil:
 			return fmt.Errorf("aws: group id %q is listed twice: %w", spec.ID, cloud.ErrInvalid)
-		case spec.AutoScalingGroup == "":
+		case spec.Name == "":
 			return fmt.Errorf("aws: group %q has no autoScalingGroup: %w", spec.ID, cloud.ErrInvalid)
 		case other != "":
 			return fmt.Errorf("aws: groups %q and %q have the same autoScalingGroup %s, each needs its own: %w",
-				other, spec.ID, spec.AutoScalingGroup, cloud.ErrInvalid)
+				other, spec.ID, spec.Name, cloud.ErrInvalid)
 		}
-		users[spec.AutoScalingGroup], found[spec.AutoScalingGroup] = spec.ID, spec.Discovered
+		users[spec.Name], found[spec.Name] = spec.ID, spec.Discovered
 		order = append(order, spec.ID)
 		named[spec.ID] = c.rememberedLocked(spec)
 	}
@@ -45,10 +45,10 @@ func (c *Cloud) Configure(ctx context.Context, specs []cloud.Spec) error {
 }
 
 func (c *Cloud) rememberedLocked(spec cloud.Spec) *group {
-	key := spec.ID + "\x00" + spec.AutoScalingGroup
+	key := spec.ID + "\x00" + spec.Name
 	g := c.before[key]
 	if g == nil {
-		g = &group{id: spec.ID, asg: spec.AutoScalingGroup, machines: map[string]machine{}}
+		g = &group{id: spec.ID, asg: spec.Name, machines: map[string]machine{}}
 		c.before[key] = g
 	}
 	return g

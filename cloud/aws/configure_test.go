@@ -12,10 +12,10 @@ import (
 func TestBadSpecs(t *testing.T) {
 	c, _ := one(t, awstest.Group{Desired: 1}, Options{})
 	for text, specs := range map[string][]cloud.Spec{
-		"a group has no id":                                   {{AutoScalingGroup: "x"}},
-		`group id "a" is listed twice`:                        {{ID: "a", AutoScalingGroup: "x"}, {ID: "a", AutoScalingGroup: "y"}},
+		"a group has no id":                                   {{Name: "x"}},
+		`group id "a" is listed twice`:                        {{ID: "a", Name: "x"}, {ID: "a", Name: "y"}},
 		`group "a" has no autoScalingGroup`:                   {{ID: "a"}},
-		`groups "a" and "b" have the same autoScalingGroup x`: {{ID: "a", AutoScalingGroup: "x"}, {ID: "b", AutoScalingGroup: "x"}},
+		`groups "a" and "b" have the same autoScalingGroup x`: {{ID: "a", Name: "x"}, {ID: "b", Name: "x"}},
 	} {
 		err := c.Configure(t.Context(), specs)
 		require.ErrorIs(t, err, cloud.ErrInvalid)
@@ -49,7 +49,7 @@ func TestEndpoint(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "testing")
 	c, err := New(t.Context(), Options{Region: "us-east-1", Endpoint: stub.URL()})
 	require.NoError(t, err)
-	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", AutoScalingGroup: "train-t4"}}))
+	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", Name: "train-t4"}}))
 	require.Equal(t, 1, get(t, c).Target)
 	_, err = c.Quota(t.Context(), "L-DB2E81BA")
 	require.NoError(t, err)

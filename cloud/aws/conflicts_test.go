@@ -32,11 +32,11 @@ func TestConflicts(t *testing.T) {
 	stub.CreateGroup(awstest.Group{Name: "foreign", Max: 9, Zones: zones, ScheduledActions: many, Policies: loud.Policies})
 	c := opened(t, stub, Options{})
 	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{
-		{ID: "q", AutoScalingGroup: "quiet"},
-		{ID: "l", AutoScalingGroup: "loud"},
-		{ID: "o", AutoScalingGroup: "one-zone"},
-		{ID: "m", AutoScalingGroup: "missing"},
-		{ID: "s", AutoScalingGroup: "suspended"},
+		{ID: "q", Name: "quiet"},
+		{ID: "l", Name: "loud"},
+		{ID: "o", Name: "one-zone"},
+		{ID: "m", Name: "missing"},
+		{ID: "s", Name: "suspended"},
 	}))
 	found, err := c.Conflicts(t.Context())
 	require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestND11RefreshesAndHealthChecks(t *testing.T) {
 		g.Name, g.Max = "t4", 9
 		stub.CreateGroup(g)
 		c := opened(t, stub, Options{})
-		require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", AutoScalingGroup: "t4"}}))
+		require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", Name: "t4"}}))
 		found, err := c.Conflicts(t.Context())
 		require.NoError(t, err)
 		if want == "" {
@@ -95,7 +95,7 @@ func TestND11RefreshesAndHealthChecks(t *testing.T) {
 	ended := awstest.NewStub(t)
 	ended.CreateGroup(awstest.Group{Name: "t4", Max: 9, Refresh: "Successful"})
 	c := opened(t, ended, Options{})
-	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", AutoScalingGroup: "t4"}}))
+	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", Name: "t4"}}))
 	found, err := c.Conflicts(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, found)

@@ -15,7 +15,7 @@ import (
 )
 
 var conformanceSpecs = []cloud.Spec{
-	{ID: "t4", AutoScalingGroup: "train-t4"}, {ID: "a100", AutoScalingGroup: "train-a100"}, {ID: "placeholder", AutoScalingGroup: "train-x"},
+	{ID: "t4", Name: "train-t4"}, {ID: "a100", Name: "train-a100"}, {ID: "placeholder", Name: "train-x"},
 }
 
 const noCapacity = "We currently do not have sufficient g4dn.xlarge capacity in the Availability Zone you requested (us-east-1a). " +
@@ -27,8 +27,8 @@ func harness(t *testing.T) (cloudtest.Harness, *awstest.Stub) {
 	stub := awstest.NewStub(t)
 	asgs := map[string]string{}
 	for _, spec := range conformanceSpecs {
-		stub.CreateGroup(awstest.Group{Name: spec.AutoScalingGroup, Max: 20, Zones: []string{"us-east-1a", "us-east-1b"}})
-		asgs[spec.ID] = spec.AutoScalingGroup
+		stub.CreateGroup(awstest.Group{Name: spec.Name, Max: 20, Zones: []string{"us-east-1a", "us-east-1b"}})
+		asgs[spec.ID] = spec.Name
 	}
 	c := opened(t, stub, Options{})
 	require.NoError(t, c.Configure(t.Context(), conformanceSpecs))
@@ -97,7 +97,7 @@ func (l *laggard) writes(call awstest.Call) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, spec := range conformanceSpecs {
-		asg := spec.AutoScalingGroup
+		asg := spec.Name
 		if call.Params["AutoScalingGroupName"] == asg || slices.Contains(l.stub.Group(asg).IDs(), call.Params["InstanceId"]) {
 			l.written = append(l.written, asg)
 		}

@@ -24,7 +24,7 @@ func TestCallBudget(t *testing.T) {
 	for n := range 1000 {
 		name := fmt.Sprintf("asg-%04d", n)
 		stub.CreateGroup(awstest.Group{Name: name, Max: 5, Desired: 1})
-		specs = append(specs, cloud.Spec{ID: fmt.Sprintf("g%04d", n), AutoScalingGroup: name})
+		specs = append(specs, cloud.Spec{ID: fmt.Sprintf("g%04d", n), Name: name})
 	}
 	stub.Settle()
 	c := opened(t, stub, Options{})
@@ -46,7 +46,7 @@ func TestCallBudget(t *testing.T) {
 	require.Equal(t, map[string]int{"DescribeAutoScalingGroups": 10}, calls())
 
 	for n := range 3 {
-		name := specs[n].AutoScalingGroup
+		name := specs[n].Name
 		stub.Capacity(name, 0, noCapacity)
 		stub.SetDesired(name, 2)
 	}
@@ -67,7 +67,7 @@ func TestBadGroupsDoNotSpoilOthers(t *testing.T) {
 	c := opened(t, stub, Options{})
 	specs := []cloud.Spec{}
 	for _, asg := range []string{"good", "weighted", "vcpus", "going", "absent"} {
-		specs = append(specs, cloud.Spec{ID: asg, AutoScalingGroup: asg})
+		specs = append(specs, cloud.Spec{ID: asg, Name: asg})
 	}
 	require.NoError(t, c.Configure(t.Context(), specs))
 	groups, err := c.Describe(t.Context())
@@ -149,7 +149,7 @@ func TestNoCredentials(t *testing.T) {
 	})
 	c, err := open(sdk, Options{})
 	require.NoError(t, err)
-	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", AutoScalingGroup: "train-t4"}}))
+	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", Name: "train-t4"}}))
 	_, err = c.Describe(t.Context())
 	require.ErrorIs(t, err, cloud.ErrDenied)
 	require.ErrorContains(t, err, "no EC2 IMDS role found")
@@ -231,7 +231,7 @@ func TestPlaceholders(t *testing.T) {
 
 	stub.Advance(time.Minute)
 	restarted := opened(t, stub, Options{})
-	require.NoError(t, restarted.Configure(t.Context(), []cloud.Spec{{ID: "t4", AutoScalingGroup: "train-t4"}}))
+	require.NoError(t, restarted.Configure(t.Context(), []cloud.Spec{{ID: "t4", Name: "train-t4"}}))
 	again := get(t, restarted)
 	require.Equal(t, 2, again.Target)
 	require.Len(t, idsOf(again, isPlaceholder), 1)

@@ -61,7 +61,7 @@ func one(t testing.TB, spec awstest.Group, o Options) (*Cloud, *awstest.Stub) {
 	stub.CreateGroup(spec)
 	stub.Settle()
 	c := opened(t, stub, o)
-	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", AutoScalingGroup: "train-t4"}}))
+	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", Name: "train-t4"}}))
 	return c, stub
 }
 

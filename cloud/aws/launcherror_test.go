@@ -126,7 +126,7 @@ func TestFailureFromBeforeARestart(t *testing.T) {
 	stub.Step()
 	stub.Advance(recentFailure / 2)
 	c := opened(t, stub, Options{})
-	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", AutoScalingGroup: "train-t4"}}))
+	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", Name: "train-t4"}}))
 	for _, i := range get(t, c).Instances {
 		require.NotNil(t, i.Error)
 	}

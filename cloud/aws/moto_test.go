@@ -21,7 +21,7 @@ func TestMoto(t *testing.T) {
 	proxy := awstest.NewProxy(t, moto.URL())
 	c, err := open(awstest.Config(t, proxy.URL()), Options{Cluster: "train"})
 	require.NoError(t, err)
-	specs := []cloud.Spec{{ID: "t4", AutoScalingGroup: "train-t4"}, {ID: "absent", AutoScalingGroup: "absent"}}
+	specs := []cloud.Spec{{ID: "t4", Name: "train-t4"}, {ID: "absent", Name: "absent"}}
 	require.NoError(t, c.Configure(t.Context(), specs))
 
 	found, err := c.Discover(t.Context(), map[string]string{"team": "ml", tagPrefix + "label/accelerator": ""}, nil)

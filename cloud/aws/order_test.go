@@ -50,7 +50,7 @@ func interrupted(t *testing.T, action string) (*Cloud, *awstest.Stub, *underWay,
 	sdk.HTTPClient = u
 	c, err := open(sdk, Options{Now: stub.Now})
 	require.NoError(t, err)
-	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", AutoScalingGroup: "train-t4"}}))
+	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", Name: "train-t4"}}))
 	g := get(t, c)
 	u.done.Store(false)
 	return c, stub, u, g

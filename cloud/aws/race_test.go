@@ -111,7 +111,7 @@ func newRace(t awstest.TB, d draw, r rival) (*race, error) {
 	if r.backend != nil {
 		m.c = r.backend(c, m.stub)
 	}
-	if err := m.c.Configure(context.Background(), []cloud.Spec{{ID: "t4", AutoScalingGroup: asgOfRaces}}); err != nil {
+	if err := m.c.Configure(context.Background(), []cloud.Spec{{ID: "t4", Name: asgOfRaces}}); err != nil {
 		return nil, err
 	}
 	return m, m.describes()

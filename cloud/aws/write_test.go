@@ -408,7 +408,7 @@ func TestLookupAfterARestart(t *testing.T) {
 	stub.Reap("other")
 
 	c := opened(t, stub, Options{})
-	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", AutoScalingGroup: "train-t4"}}))
+	require.NoError(t, c.Configure(t.Context(), []cloud.Spec{{ID: "t4", Name: "train-t4"}}))
 	lost, there := "aws:///us-east-1a/"+running[0], "aws:///us-east-1a/"+running[1]
 	found, err := c.Lookup(t.Context(), "t4", []string{
 		lost, there, "aws:///us-east-1a/" + others[0], "aws:///us-east-1a/" + others[1], "aws:///us-east-1a/i-0123456789abcdef0",

@@ -173,6 +173,9 @@ type Quota struct {
 	Surge           *QuotaSurge        `json:"surge,omitempty"`
 }
 
+// ServiceQuota is the cloud's own name of the quota to read the limit from; empty for Limit.
+func (q Quota) ServiceQuota() string { return q.AWSServiceQuota }
+
 // Quota resources other than extended resources.
 const (
 	ResourceVCPU       = "vcpu"
@@ -213,6 +216,18 @@ type NodeGroup struct {
 	PriceSource      string                 `json:"-"`                     // where HourlyPrice is from; empty for the file
 	Surge            *Surge                 `json:"surge,omitempty"`
 	ScaleDown        ScaleDown              `json:"scaleDown"`
+}
+
+// CloudName is the cloud's own name of the group, and CloudNameField the field of the file that
+// it is written in; both are empty where the cloud has none.
+func (g NodeGroup) CloudName() string { return g.AutoScalingGroup }
+
+// CloudNameField is the field of CloudName.
+func (g NodeGroup) CloudNameField() string {
+	if g.AutoScalingGroup == "" {
+		return ""
+	}
+	return "autoScalingGroup"
 }
 
 // MachineType is what a machine of one instance type uses of quotas.

@@ -111,7 +111,7 @@ func covers(patterns []string, id string) bool {
 func (c *Catalogue) Specs() []cloud.Spec {
 	all := make([]cloud.Spec, 0, len(c.All()))
 	for _, g := range c.All() {
-		all = append(all, cloud.Spec{ID: g.ID, AutoScalingGroup: g.AutoScalingGroup, InstanceType: g.InstanceType, Discovered: g.Discovered})
+		all = append(all, cloud.Spec{ID: g.ID, Name: g.CloudName(), InstanceType: g.InstanceType, Discovered: g.Discovered})
 	}
 	return all
 }

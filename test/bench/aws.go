@@ -48,7 +48,7 @@ func awsRefresh(ctx context.Context, _ settings) (missed int, err error) {
 	}
 	var specs []cloud.Spec
 	for n := range groups {
-		specs = append(specs, cloud.Spec{ID: groupID(n), AutoScalingGroup: groupID(n)})
+		specs = append(specs, cloud.Spec{ID: groupID(n), Name: groupID(n)})
 	}
 	if err := backend.Configure(ctx, specs); err != nil {
 		return 0, err
