@@ -18,7 +18,7 @@ type Machine struct {
 	// Each holds the types that the cloud may launch, and those of the machines that the
 	// group has from before its types changed: quotas count a machine by its own.
 	Each map[string]MachineType
-	// Architecture is amd64 or arm64; empty when the types differ.
+	// Architecture is amd64 or arm64; empty where it is not known.
 	Architecture string
 	// Zones are the group's zones, Min and Max the cloud's own bounds of its size.
 	Zones    []string

@@ -85,7 +85,10 @@ func machineOf(g *types.AutoScalingGroup, names []string, known map[string]insta
 		}
 		m.Least, m.Most = least(m.Least, t.resources), most(m.Most, t.resources)
 		if m.Architecture != t.architecture {
-			m.Architecture = ""
+			m = groupOnly(g)
+			m.Problem = fmt.Errorf("aws: Auto Scaling group %s launches types of different architectures, so no Pod knows what it gets: give it types of one: %w",
+				awssdk.ToString(g.AutoScalingGroupName), cloud.ErrPrecondition)
+			return m
 		}
 	}
 	return m

@@ -233,3 +233,13 @@ func TestND01ManagedNodeGroupThatCannotBeRead(t *testing.T) {
 	require.Len(t, whole.NodeGroups[0].Ignored, 1)
 	require.Contains(t, whole.NodeGroups[0].Ignored[0], "eks:DescribeNodegroup")
 }
+
+// TestCP16MixedArchitectures: a template has one architecture, so a group that launches two is
+// not served, and says why.
+func TestCP16MixedArchitectures(t *testing.T) {
+	s, stub, c := newCompletion(t, t4InFile)
+	stub.CreateGroup(awstest.Group{Name: "T4", Max: 9, Overrides: []awstest.Override{{InstanceType: "m5.large"}, {InstanceType: "m7g.large"}}})
+	whole, err := s.Complete(t.Context(), c)
+	require.NoError(t, err)
+	require.Contains(t, whole.NodeGroups[0].Unknown, "Auto Scaling group T4 launches types of different architectures")
+}
