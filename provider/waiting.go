@@ -1,12 +1,13 @@
 package provider
 
 import (
+	"iter"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"gpu-node-provider/provider/nodegroup"
 	"gpu-node-provider/provider/quota"
 )
 
@@ -40,28 +41,41 @@ func (s *Server) explainWaiting() {
 	}
 	pods := s.cluster.WaitingPods()
 	s.forgetToldOf(pods)
-	now := s.current.Load()
-	verdicts := map[types.UID]*groupView{} // Pods of one controller wait for the same
 	told := 0
-	for _, pod := range pods {
-		owner := ownerOf(pod)
-		limited, known := verdicts[owner]
-		if !known {
-			limited = now.limitOf(pod)
-			verdicts[owner] = limited
-		}
-		if limited != nil && told < maxTold && s.warn(pod, podReasonOf(limited.limit), limited.limit.Text) {
-			told++
+	for pod, limited := range byShape(pods, s.current.Load().limitOf) {
+		if limited != nil && s.warn(pod, podReasonOf(limited.limit), limited.limit.Text) {
+			if told++; told == maxTold {
+				return
+			}
 		}
 	}
 }
 
-// limitOf is the group whose limit the Pod waits for: nil when it fits none, or
-// when one that it fits can still grow. Of several, the first of the file.
-func (n *snapshot) limitOf(pod *corev1.Pod) *groupView {
+// byShape yields each Pod with what follows from its shape. It is computed once for each
+// shape, since thousands of Jobs may wait for one of a thousand groups.
+func byShape[T any](pods []*corev1.Pod, of func(*nodegroup.Shape) T) iter.Seq2[*corev1.Pod, T] {
+	return func(yield func(*corev1.Pod, T) bool) {
+		shapes, known := nodegroup.Shapes{}, map[*nodegroup.Shape]T{}
+		for _, pod := range pods {
+			shape := shapes.Of(pod)
+			result, ok := known[shape]
+			if !ok {
+				result = of(shape)
+				known[shape] = result
+			}
+			if !yield(pod, result) {
+				return
+			}
+		}
+	}
+}
+
+// limitOf is the group whose limit Pods of a shape wait for: nil when they fit none, or
+// when one that they fit can still grow. Of several, the first of the file.
+func (n *snapshot) limitOf(shape *nodegroup.Shape) *groupView {
 	var limited *groupView
 	for _, g := range n.order {
-		if g.Fits(pod) != nil {
+		if !g.Fits(shape) {
 			continue
 		}
 		if g.limit.Room > 0 || g.inFlight > 0 {
@@ -74,22 +88,17 @@ func (n *snapshot) limitOf(pod *corev1.Pod) *groupView {
 	return limited
 }
 
-func ownerOf(pod *corev1.Pod) types.UID {
-	if owner := metav1.GetControllerOf(pod); owner != nil {
-		return owner.UID
-	}
-	return pod.UID
-}
-
 // warnWaiting writes an Event on the Pods that wait for the group.
 func (s *Server) warnWaiting(g *groupView, reason, text string) {
 	if s.cluster == nil {
 		return
 	}
 	told := 0
-	for _, pod := range s.cluster.WaitingPods() {
-		if told < maxTold && g.Fits(pod) == nil && s.warn(pod, reason, text) {
-			told++
+	for pod, fits := range byShape(s.cluster.WaitingPods(), g.Fits) {
+		if fits && s.warn(pod, reason, text) {
+			if told++; told == maxTold {
+				return
+			}
 		}
 	}
 }

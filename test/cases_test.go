@@ -30,7 +30,7 @@ var ids = []struct {
 	id    func(match string) string
 }{
 	{casesPage, regexp.MustCompile(`\b[A-L]-\d\d\b`), regexp.MustCompile(`[A-L]\d\d`), func(m string) string { return m[:1] + "-" + m[len(m)-2:] }},
-	{casesPage, regexp.MustCompile(`\b(?:CK|CP|ND|OP)\d\d\b`), regexp.MustCompile(`(?:CK|CP|ND|OP)\d\d`), func(m string) string { return m }},
+	{casesPage, regexp.MustCompile(`\b(?:CK|CP|ND|OP|PF)\d\d\b`), regexp.MustCompile(`(?:CK|CP|ND|OP|PF)\d\d`), func(m string) string { return m }},
 	{casesPage, regexp.MustCompile(`\bS\d{1,2}\b`), regexp.MustCompile(`S\d{1,2}`), func(m string) string { return m }},
 	{rulesPage, regexp.MustCompile(`\b[Rr]ules? \d+\b`), regexp.MustCompile(`Rule\d\d`), func(m string) string { return strings.TrimLeft(m, "Rrules 0") }},
 }
@@ -39,11 +39,11 @@ var (
 	goTest = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 	pyTest = regexp.MustCompile(`(?m)^ +def (test_\w+)\(`)
 	// idsOfTest are at the beginning of its name, and so are those of a case's function.
-	idsOfTest = regexp.MustCompile(`\b(?:Test|case)((?:Rule\d\d|[A-L]\d\d|S\d{1,2}|(?:CK|CP|ND|OP)\d\d)+)(?:\D|$)`)
-	idOfTest  = regexp.MustCompile(`Rule\d\d|(?:CK|CP|ND|OP)\d\d|[A-L]\d\d|S\d{1,2}`)
+	idsOfTest = regexp.MustCompile(`\b(?:Test|case)((?:Rule\d\d|[A-L]\d\d|S\d{1,2}|(?:CK|CP|ND|OP|PF)\d\d)+)(?:\D|$)`)
+	idOfTest  = regexp.MustCompile(`Rule\d\d|(?:CK|CP|ND|OP|PF)\d\d|[A-L]\d\d|S\d{1,2}`)
 	// elsewhere is a section of a document, or an id of a kind that no page here explains.
 	elsewhere = regexp.MustCompile(`§|\b[A-Z]{2}\d\d\b`)
-	row       = regexp.MustCompile(`(?m)^\| ([A-L]-\d\d|S\d{1,2}|(?:CK|CP|ND|OP)\d\d|\d{1,2}) \|(.*)$`)
+	row       = regexp.MustCompile(`(?m)^\| ([A-L]-\d\d|S\d{1,2}|(?:CK|CP|ND|OP|PF)\d\d|\d{1,2}) \|(.*)$`)
 	testName  = regexp.MustCompile(`\b(?:Test[A-Z]\w+|test_\w+)`)
 )
 

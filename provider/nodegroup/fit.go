@@ -1,40 +1,75 @@
 package nodegroup
 
 import (
-	"errors"
-	"fmt"
-
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/resource"
 	corehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 )
 
-// Fits returns nil when the Pod fits an empty node of the group, else the first reason
-// against it. It checks resources, taints, the node selector and required node
-// affinity, not what depends on other Pods.
-func (g *Group) Fits(pod *corev1.Pod) error {
-	node := g.template
-	if g.templateErr != nil {
-		return g.templateErr
+// Shape is all that decides whether a Pod fits an empty node of a group. The Pods of a Job
+// share one, and most Jobs of a cluster share a few.
+type Shape struct {
+	requests    corev1.ResourceList
+	tolerations []corev1.Toleration
+	affinity    nodeaffinity.RequiredNodeAffinity
+}
+
+func shapeOf(pod *corev1.Pod) *Shape {
+	return &Shape{
+		requests:    resource.PodRequests(pod, resource.PodResourcesOptions{}),
+		tolerations: pod.Spec.Tolerations,
+		affinity:    nodeaffinity.GetRequiredNodeAffinity(pod),
 	}
-	for name, want := range requests(pod) {
+}
+
+// Shapes holds each shape once, so that what follows from it is computed once.
+type Shapes map[string]*Shape
+
+// Of returns the shape of a Pod, the same for all Pods that have it.
+func (s Shapes) Of(pod *corev1.Pod) *Shape {
+	decisive := corev1.PodSpec{
+		NodeSelector: pod.Spec.NodeSelector,
+		Tolerations:  pod.Spec.Tolerations,
+		Overhead:     resource.PodRequests(pod, resource.PodResourcesOptions{}),
+	}
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		decisive.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+		}}
+	}
+	key, err := decisive.Marshal() // with the keys of maps in order
+	if err != nil {                // it is a shape of its own
+		return shapeOf(pod)
+	}
+	shape, known := s[string(key)]
+	if !known {
+		shape = shapeOf(pod)
+		s[string(key)] = shape
+	}
+	return shape
+}
+
+// Fits reports whether a Pod of the shape fits an empty node of the group. It checks
+// resources, taints, the node selector and required node affinity, not what depends on other
+// Pods. No Pod fits a group without a template.
+func (g *Group) Fits(s *Shape) bool {
+	if g.templateErr != nil {
+		return false
+	}
+	node := g.template
+	for name, want := range s.requests {
 		have := node.Status.Allocatable[name]
 		if want.Cmp(have) > 0 {
-			return fmt.Errorf("it requests %s %s, a node has %s", want.String(), name, have.String())
+			return false
 		}
 	}
-	if taint, untolerated := corehelpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations, blocksScheduling, false); untolerated {
-		return fmt.Errorf("it does not tolerate the taint %s", taint.ToString())
+	if _, untolerated := corehelpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, s.tolerations, blocksScheduling, false); untolerated {
+		return false
 	}
-	matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
-	if err != nil {
-		return fmt.Errorf("its node affinity is invalid: %w", err)
-	}
-	if !matches {
-		return errors.New("its node selector or node affinity does not match")
-	}
-	return nil
+	matches, err := s.affinity.Match(node)
+	return err == nil && matches // the scheduler binds no Pod with an invalid affinity
 }
 
 func blocksScheduling(t *corev1.Taint) bool {

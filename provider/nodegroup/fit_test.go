@@ -51,55 +51,77 @@ func affine(operator corev1.NodeSelectorOperator, values ...string) func(*corev1
 	}
 }
 
+func fits(g *Group, p *corev1.Pod) bool { return g.Fits(Shapes{}.Of(p)) }
+
 func TestFits(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	for name, c := range map[string]struct {
 		pod  *corev1.Pod
-		want string // part of the reason; empty when it fits
+		want bool
 	}{
-		"all that a node has":        {pod(asks("cpu", "3", "memory", "16Gi", "nvidia.com/gpu", "2", "ephemeral-storage", "100Gi")), ""},
-		"nothing":                    {pod(asks()), ""},
-		"too many GPUs":              {pod(asks("nvidia.com/gpu", "3")), "it requests 3 nvidia.com/gpu, a node has 2"},
-		"what is reserved":           {pod(asks("cpu", "3500m")), "it requests 3500m cpu, a node has 3"},
-		"too much memory":            {pod(asks("memory", "17Gi")), "it requests 17Gi memory, a node has 16Gi"},
-		"what no node has":           {pod(asks("amd.com/gpu", "1")), "it requests 1 amd.com/gpu, a node has 0"},
-		"nothing of what none has":   {pod(asks("amd.com/gpu", "0")), ""},
-		"too much in two containers": {pod(asks("cpu", "2"), func(p *corev1.PodSpec) { p.Containers = append(p.Containers, asks("cpu", "2")) }), "4 cpu"},
-		"too much to begin with":     {pod(asks("cpu", "1"), func(p *corev1.PodSpec) { p.InitContainers = []corev1.Container{asks("cpu", "4")} }), "4 cpu"},
-		"one after the other":        {pod(asks("cpu", "3"), func(p *corev1.PodSpec) { p.InitContainers = []corev1.Container{asks("cpu", "3")} }), ""},
+		"all that a node has":        {pod(asks("cpu", "3", "memory", "16Gi", "nvidia.com/gpu", "2", "ephemeral-storage", "100Gi")), true},
+		"nothing":                    {pod(asks()), true},
+		"too many GPUs":              {pod(asks("nvidia.com/gpu", "3")), false},
+		"what is reserved":           {pod(asks("cpu", "3500m")), false},
+		"too much memory":            {pod(asks("memory", "17Gi")), false},
+		"what no node has":           {pod(asks("amd.com/gpu", "1")), false},
+		"nothing of what none has":   {pod(asks("amd.com/gpu", "0")), true},
+		"too much in two containers": {pod(asks("cpu", "2"), func(p *corev1.PodSpec) { p.Containers = append(p.Containers, asks("cpu", "2")) }), false},
+		"too much to begin with":     {pod(asks("cpu", "1"), func(p *corev1.PodSpec) { p.InitContainers = []corev1.Container{asks("cpu", "4")} }), false},
+		"one after the other":        {pod(asks("cpu", "3"), func(p *corev1.PodSpec) { p.InitContainers = []corev1.Container{asks("cpu", "3")} }), true},
 		"too much with a sidecar": {pod(asks("cpu", "3"), func(p *corev1.PodSpec) {
 			p.InitContainers = []corev1.Container{asks("cpu", "1")}
 			p.InitContainers[0].RestartPolicy = &always
-		}), "4 cpu"},
+		}), false},
 		"too much with its overhead": {pod(asks("cpu", "3"), func(p *corev1.PodSpec) {
 			p.Overhead = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
-		}), "3100m cpu"},
+		}), false},
 
-		"no toleration":             {pod(asks(), tolerates()), "it does not tolerate the taint nvidia.com/gpu=present:NoSchedule"},
-		"a toleration of another":   {pod(asks(), tolerates(corev1.Toleration{Key: "nvidia.com/gpu", Value: "none"})), "nvidia.com/gpu=present"},
-		"tolerates the value":       {pod(asks(), tolerates(corev1.Toleration{Key: "nvidia.com/gpu", Value: "present"})), ""},
-		"tolerates everything":      {pod(asks(), tolerates(corev1.Toleration{Operator: corev1.TolerationOpExists})), ""},
-		"selects the group":         {pod(asks(), selects(Label, "t4")), ""},
-		"selects the GPU":           {pod(asks(), selects("accelerator", "nvidia-tesla-t4")), ""},
-		"selects another GPU":       {pod(asks(), selects("accelerator", "nvidia-l4")), "node selector or node affinity does not match"},
-		"wants the GPU":             {pod(asks(), affine(corev1.NodeSelectorOpIn, "nvidia-l4", "nvidia-tesla-t4")), ""},
-		"wants another GPU":         {pod(asks(), affine(corev1.NodeSelectorOpIn, "nvidia-l4")), "does not match"},
-		"wants none of these":       {pod(asks(), affine(corev1.NodeSelectorOpNotIn, "nvidia-tesla-t4")), "does not match"},
-		"wants what cannot be read": {pod(asks(), affine("Near", "nvidia-l4")), "its node affinity is invalid"},
+		"no toleration":             {pod(asks(), tolerates()), false},
+		"a toleration of another":   {pod(asks(), tolerates(corev1.Toleration{Key: "nvidia.com/gpu", Value: "none"})), false},
+		"tolerates the value":       {pod(asks(), tolerates(corev1.Toleration{Key: "nvidia.com/gpu", Value: "present"})), true},
+		"tolerates everything":      {pod(asks(), tolerates(corev1.Toleration{Operator: corev1.TolerationOpExists})), true},
+		"selects the group":         {pod(asks(), selects(Label, "t4")), true},
+		"selects the GPU":           {pod(asks(), selects("accelerator", "nvidia-tesla-t4")), true},
+		"selects another GPU":       {pod(asks(), selects("accelerator", "nvidia-l4")), false},
+		"wants the GPU":             {pod(asks(), affine(corev1.NodeSelectorOpIn, "nvidia-l4", "nvidia-tesla-t4")), true},
+		"wants another GPU":         {pod(asks(), affine(corev1.NodeSelectorOpIn, "nvidia-l4")), false},
+		"wants none of these":       {pod(asks(), affine(corev1.NodeSelectorOpNotIn, "nvidia-tesla-t4")), false},
+		"wants what cannot be read": {pod(asks(), affine("Near", "nvidia-l4")), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := group(t, gpuNode).Fits(c.pod)
-			if c.want == "" {
-				require.NoError(t, err)
-			} else {
-				require.ErrorContains(t, err, c.want)
-			}
+			require.Equal(t, c.want, fits(group(t, gpuNode), c.pod))
 		})
 	}
 }
 
 // TestFitsNotWhereItWouldBeEvicted: NoExecute keeps Pods away as NoSchedule does.
 func TestFitsNotWhereItWouldBeEvicted(t *testing.T) {
-	g := group(t, plain+", taints: [{key: drained, effect: NoExecute}]")
-	require.ErrorContains(t, g.Fits(pod(asks())), "it does not tolerate the taint drained:NoExecute")
+	require.False(t, fits(group(t, plain+", taints: [{key: drained, effect: NoExecute}]"), pod(asks())))
+}
+
+// TestPF03Shapes: Pods have one shape unless they differ in what decides whether they fit.
+func TestPF03Shapes(t *testing.T) {
+	shapes := Shapes{}
+	base := func(edits ...func(*corev1.PodSpec)) *corev1.Pod {
+		return pod(asks("cpu", "1", "nvidia.com/gpu", "1"), append([]func(*corev1.PodSpec){selects("a", "b"), affine(corev1.NodeSelectorOpIn, "x")}, edits...)...)
+	}
+	other := base()
+	other.Name, other.Labels, other.Spec.Containers[0].Image = "other", map[string]string{"job": "7"}, "image"
+	other.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{}
+	require.Same(t, shapes.Of(base()), shapes.Of(other))
+	for name, p := range map[string]*corev1.Pod{
+		"requests":        pod(asks("cpu", "2", "nvidia.com/gpu", "1"), selects("a", "b"), affine(corev1.NodeSelectorOpIn, "x")),
+		"no GPU":          pod(asks("cpu", "1"), selects("a", "b"), affine(corev1.NodeSelectorOpIn, "x")),
+		"selector":        base(selects("a", "c")),
+		"no selector":     base(func(p *corev1.PodSpec) { p.NodeSelector = nil }),
+		"affinity":        base(affine(corev1.NodeSelectorOpNotIn, "x")),
+		"no affinity":     base(func(p *corev1.PodSpec) { p.Affinity = nil }),
+		"tolerations":     base(tolerates(corev1.Toleration{Operator: corev1.TolerationOpExists})),
+		"init containers": base(func(p *corev1.PodSpec) { p.InitContainers = []corev1.Container{asks("cpu", "4")} }),
+	} {
+		before := len(shapes)
+		require.Same(t, shapes.Of(p), shapes.Of(p.DeepCopy()), name)
+		require.Len(t, shapes, before+1, name)
+	}
 }

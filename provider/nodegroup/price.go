@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/component-helpers/resource"
 
 	"gpu-node-provider/provider/config"
 )
@@ -97,27 +96,28 @@ func accelerator(name corev1.ResourceName) bool {
 // since Cluster Autoscaler drops every option for which a Pod has no price and then
 // does not scale up at all (cluster-autoscaler/expander/price/price.go).
 func (c *Catalogue) PodPrice(pod *corev1.Pod) float64 {
+	shape := shapeOf(pod)
 	cheapest, found := 0.0, false
 	for _, g := range c.groups {
-		if g.Fits(pod) != nil {
+		if !g.Fits(shape) {
 			continue
 		}
-		price := g.price * g.share(pod)
+		price := g.price * g.share(shape.requests)
 		if !found || price < cheapest {
 			cheapest, found = price, true
 		}
 	}
 	if !found {
-		return roughPrice(requests(pod))
+		return roughPrice(shape.requests)
 	}
 	return cheapest
 }
 
-// share returns the largest fraction of any resource of the node that the Pod
-// requests. For a Pod that requests GPUs, only GPUs count.
-func (g *Group) share(pod *corev1.Pod) float64 {
+// share returns the largest fraction of any resource of the node that is requested. Where
+// GPUs are requested, only GPUs count.
+func (g *Group) share(requests corev1.ResourceList) float64 {
 	largest, gpus := 0.0, 0.0
-	for name, want := range requests(pod) {
+	for name, want := range requests {
 		have := g.template.Status.Allocatable[name]
 		if have.IsZero() {
 			continue
@@ -132,8 +132,4 @@ func (g *Group) share(pod *corev1.Pod) float64 {
 		return gpus
 	}
 	return largest
-}
-
-func requests(pod *corev1.Pod) corev1.ResourceList {
-	return resource.PodRequests(pod, resource.PodResourcesOptions{})
 }

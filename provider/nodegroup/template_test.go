@@ -113,7 +113,7 @@ func TestTemplateWithoutCapacity(t *testing.T) {
 		require.Nil(t, node)
 		require.ErrorContains(t, err, "node group t4: unknown capacity")
 		require.ErrorContains(t, err, "nodeGroups[].capacity")
-		require.Equal(t, err, g.Fits(&corev1.Pod{}), "and no Pod waits for it")
+		require.False(t, fits(g, &corev1.Pod{}), "and no Pod waits for it")
 	}
 }
 

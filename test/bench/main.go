@@ -68,6 +68,7 @@ var parts = []part{
 	{"swap", swapping},
 	{"gate", gate},
 	{"guard", idleGuard},
+	{"waiting", waiting},
 	{"memory", memory},
 	{"aws", awsRefresh},
 	{"writes", writes},
