@@ -1,6 +1,8 @@
 package nodegroup
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/resource"
 	corehelpers "k8s.io/component-helpers/scheduling/corev1"
@@ -72,6 +74,19 @@ func (g *Group) Fits(s *Shape) bool {
 	return err == nil && matches // the scheduler binds no Pod with an invalid affinity
 }
 
+// blocksScheduling reports whether a taint keeps Pods off a node for good. Startup and status
+// taints go once a node is ready, so Cluster Autoscaler takes them off a template.
 func blocksScheduling(t *corev1.Taint) bool {
+	for _, prefix := range passingTaints {
+		if strings.HasPrefix(t.Key, prefix) {
+			return false
+		}
+	}
 	return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+}
+
+// passingTaints are the prefixes of keys that Cluster Autoscaler knows without
+// --startup-taint and --status-taint (cluster-autoscaler/utils/taints/taints.go).
+var passingTaints = []string{
+	"startup-taint.cluster-autoscaler.kubernetes.io/", "ignore-taint.cluster-autoscaler.kubernetes.io/", "status-taint.cluster-autoscaler.kubernetes.io/",
 }

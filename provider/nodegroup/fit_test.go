@@ -100,6 +100,18 @@ func TestFitsNotWhereItWouldBeEvicted(t *testing.T) {
 	require.False(t, fits(group(t, plain+", taints: [{key: drained, effect: NoExecute}]"), pod(asks())))
 }
 
+// TestND07StartupTaints: a taint that a node loses when it is ready keeps no Pod from a group.
+func TestND07StartupTaints(t *testing.T) {
+	for key, want := range map[string]bool{
+		"startup-taint.cluster-autoscaler.kubernetes.io/driver": true,
+		"ignore-taint.cluster-autoscaler.kubernetes.io/driver":  true,
+		"status-taint.cluster-autoscaler.kubernetes.io/driver":  true,
+		"nvidia.com/driver": false,
+	} {
+		require.Equal(t, want, fits(group(t, plain+", taints: [{key: "+key+", effect: NoSchedule}]"), pod(asks())), key)
+	}
+}
+
 // TestPF03Shapes: Pods have one shape unless they differ in what decides whether they fit.
 func TestPF03Shapes(t *testing.T) {
 	shapes := Shapes{}
