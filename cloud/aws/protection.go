@@ -164,12 +164,15 @@ func (c *Cloud) protectAll(ctx context.Context) error {
 
 func (c *Cloud) protectGroup(ctx context.Context, g *group) error {
 	c.mu.Lock()
-	if g.problem != nil {
-		c.mu.Unlock()
+	served := g.problem == nil
+	var now standing
+	if served {
+		now = g.standing(c.now())
+	}
+	c.mu.Unlock()
+	if !served {
 		return nil
 	}
-	now := g.standing(c.now())
-	c.mu.Unlock()
 	if !protectsNew(now.asg) {
 		if err := c.protectNew(ctx, g); err != nil {
 			return err

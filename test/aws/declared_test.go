@@ -53,7 +53,7 @@ func TestND04TagsAreJudgedOneByOne(t *testing.T) {
 		"label/":                                    {"x", "names nothing"},
 		"labels/team":                               {"vision", "is none of label/, taint/, resources/"},
 		"autoscaling-options/scaledownunneededtime": {"soon", "is not a duration such as 10m"},
-		"autoscaling-options/scaledownutilizationthreshold": {"7", "0 to 1"},
+		"autoscaling-options/maxnodeprovisiontime":  {"-1s", "is negative"},
 	} {
 		t.Run(tag, func(t *testing.T) {
 			g, node := found(t, two, map[string]string{labelled: "nvidia-tesla-t4", "taint/nvidia.com/gpu": ":NoSchedule", tag: row.value})
