@@ -97,7 +97,8 @@ type Cloud struct {
 	// cluster is the name that ASGs must have in their tags; empty while it is not known.
 	cluster string
 	// found holds the ASGs of configured groups that were discovered.
-	found map[string]bool
+	found      map[string]bool
+	discovered discovery
 }
 
 var _ cloud.Backend = (*Cloud)(nil)

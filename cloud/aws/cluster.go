@@ -84,7 +84,7 @@ func (c *Cloud) settleCluster(ctx context.Context, discovered []types.AutoScalin
 		names := clustersOf(&discovered[n])
 		all, common = append(all, names...), inBoth(common, names)
 	}
-	seen, err := c.list(ctx, listed)
+	seen, err := c.lastSeen(ctx, listed)
 	if err != nil {
 		return "", "", err
 	}

@@ -101,6 +101,34 @@ func (c *Cloud) read(ctx context.Context, explained bool, groups ...*group) erro
 	return nil
 }
 
+// lastSeen returns what the last reading of the configured groups has shown of ASGs, and reads
+// those that it has not shown. Tags, types and bounds change rarely, so they need no reading of
+// their own.
+func (c *Cloud) lastSeen(ctx context.Context, names []string) (map[string]*sighting, error) {
+	shown := map[string]*sighting{}
+	c.mu.Lock()
+	for _, g := range c.named {
+		if g.raw != nil && g.problem == nil {
+			shown[g.asg] = &sighting{asg: g.raw, at: g.rawAt}
+		}
+	}
+	c.mu.Unlock()
+	seen, err := c.list(ctx, slices.DeleteFunc(slices.Clone(names), func(name string) bool { return shown[name] != nil }))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if s := shown[name]; s != nil {
+			s.problem = c.unusable(s.asg)
+			seen[name] = s
+		}
+	}
+	return seen, nil
+}
+
+// unusable returns why an ASG cannot be a node group of the cluster; nil when it can.
+func (c *Cloud) unusable(g *types.AutoScalingGroup) error { return cmp.Or(c.refused(g), unserved(g)) }
+
 // list reads ASGs by name, a page at a time.
 func (c *Cloud) list(ctx context.Context, names []string) (map[string]*sighting, error) {
 	pages := slices.Collect(slices.Chunk(names, pageSize))
@@ -124,7 +152,7 @@ func (c *Cloud) list(ctx context.Context, names []string) (map[string]*sighting,
 	}
 	for _, name := range names {
 		if s := seen[name]; s != nil {
-			s.problem = cmp.Or(c.refused(s.asg), unserved(s.asg))
+			s.problem = c.unusable(s.asg)
 		} else {
 			seen[name] = &sighting{problem: c.missing(name)}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
@@ -11,6 +12,18 @@ import (
 
 	"gpu-node-provider/cloud"
 )
+
+// discoveryPage is how long an answer counts for each page of it but the first, so that
+// discovering 1,000 groups costs a call a minute, beside the 20 that read them. One page is read
+// each time.
+const discoveryPage = time.Minute
+
+// discovery is the last answer of Discover.
+type discovery struct {
+	tags  map[string]string
+	found cloud.Discovery
+	until time.Time
+}
 
 // Discover finds the ASGs that carry all of the tags, by name and sorted. An
 // empty value stands for any, as in --node-group-auto-discovery=asg:tag=KEY of
@@ -21,7 +34,13 @@ import (
 // found; listed are the ASGs that the node group file names, whose tags must not
 // contradict. Without one name nothing is discovered, and Problem says why.
 func (c *Cloud) Discover(ctx context.Context, tags map[string]string, listed []string) (cloud.Discovery, error) {
-	found, err := c.tagged(ctx, tags)
+	c.mu.Lock()
+	last := c.discovered
+	c.mu.Unlock()
+	if maps.Equal(last.tags, tags) && c.now().Before(last.until) {
+		return last.found, nil
+	}
+	found, pages, err := c.tagged(ctx, tags)
 	if err != nil {
 		return cloud.Discovery{}, err
 	}
@@ -34,13 +53,17 @@ func (c *Cloud) Discover(ctx context.Context, tags map[string]string, listed []s
 		names = append(names, awssdk.ToString(found[n].AutoScalingGroupName))
 	}
 	slices.Sort(names)
-	return cloud.Discovery{Groups: names, Cluster: cluster}, nil
+	last = discovery{tags: maps.Clone(tags), found: cloud.Discovery{Groups: names, Cluster: cluster}, until: c.now().Add(time.Duration(pages-1) * discoveryPage)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.discovered = last
+	return last.found, nil
 }
 
-// tagged lists the ASGs that carry all of the tags.
-func (c *Cloud) tagged(ctx context.Context, tags map[string]string) (found []types.AutoScalingGroup, err error) {
+// tagged lists the ASGs that carry all of the tags, and counts the pages.
+func (c *Cloud) tagged(ctx context.Context, tags map[string]string) (found []types.AutoScalingGroup, read int, err error) {
 	if len(tags) == 0 {
-		return nil, nil
+		return nil, 0, nil
 	}
 	var filters []types.Filter // AWS wants all of them to match
 	for _, key := range slices.Sorted(maps.Keys(tags)) {
@@ -56,9 +79,10 @@ func (c *Cloud) tagged(ctx context.Context, tags map[string]string) (found []typ
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, fault(ctx, "finding Auto Scaling groups by tags in "+c.region, err)
+			return nil, 0, fault(ctx, "finding Auto Scaling groups by tags in "+c.region, err)
 		}
 		found = append(found, page.AutoScalingGroups...)
+		read++
 	}
-	return found, nil
+	return found, read, nil
 }

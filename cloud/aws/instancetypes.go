@@ -10,7 +10,6 @@ import (
 
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	scalingtypes "github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
@@ -27,18 +26,17 @@ type instanceType struct {
 	architecture string
 }
 
-// machineCache holds instance types, and those of launch template versions,
-// which are immutable.
+// machineCache holds instance types, and those that versions of launch templates name.
 type machineCache struct {
 	mu        sync.Mutex
 	types     map[string]instanceType
-	templates map[string]string // template id and number of a version → instance type
+	templates map[templateVersion]versionType
 	since     time.Time
 }
 
 func (m *machineCache) refreshLocked(now time.Time) {
 	if m.types == nil || now.Sub(m.since) > typesFor {
-		m.types, m.templates, m.since = map[string]instanceType{}, map[string]string{}, now
+		m.types, m.templates, m.since = map[string]instanceType{}, map[templateVersion]versionType{}, now
 	}
 }
 
@@ -160,47 +158,6 @@ func architecture(supported []types.ArchitectureType) string {
 	default:
 		return ""
 	}
-}
-
-// typeOfTemplate reads a launch template's instance type; it may be empty.
-func (c *Cloud) typeOfTemplate(ctx context.Context, asg string, t *scalingtypes.LaunchTemplateSpecification) (string, error) {
-	version := awssdk.ToString(t.Version)
-	if version == "" {
-		version = "$Default"
-	}
-	key := ""
-	if !strings.HasPrefix(version, "$") { // those move
-		key = awssdk.ToString(t.LaunchTemplateId) + "/" + awssdk.ToString(t.LaunchTemplateName) + "/" + version
-	}
-	if name, ok := c.cachedTemplate(key); ok {
-		return name, nil
-	}
-	in := &ec2.DescribeLaunchTemplateVersionsInput{LaunchTemplateId: t.LaunchTemplateId, Versions: []string{version}}
-	if in.LaunchTemplateId == nil { // AWS takes one of them, not both
-		in.LaunchTemplateName = t.LaunchTemplateName
-	}
-	out, err := c.ec2.DescribeLaunchTemplateVersions(ctx, in)
-	if err != nil {
-		return "", fault(ctx, fmt.Sprintf("reading version %s of the launch template of Auto Scaling group %s", version, asg), err)
-	}
-	if len(out.LaunchTemplateVersions) == 0 || out.LaunchTemplateVersions[0].LaunchTemplateData == nil {
-		return "", fmt.Errorf("aws: the launch template of Auto Scaling group %s has no version %s: %w", asg, version, cloud.ErrPrecondition)
-	}
-	name := string(out.LaunchTemplateVersions[0].LaunchTemplateData.InstanceType)
-	if key != "" {
-		c.machines.mu.Lock()
-		defer c.machines.mu.Unlock()
-		c.machines.templates[key] = name
-	}
-	return name, nil
-}
-
-func (c *Cloud) cachedTemplate(key string) (string, bool) {
-	c.machines.mu.Lock()
-	defer c.machines.mu.Unlock()
-	c.machines.refreshLocked(c.now())
-	name, ok := c.machines.templates[key]
-	return name, ok
 }
 
 func (c *Cloud) typeOfConfiguration(ctx context.Context, asg, name string) (string, error) {

@@ -20,7 +20,7 @@ const zoneOfVolumes = "topology.ebs.csi.aws.com/zone"
 // Machines describes the machines of ASGs, by ASG. An ASG that does not exist, or whose
 // instance types are not known, has a Problem; the error is for what fails for all.
 func (c *Cloud) Machines(ctx context.Context, asgs []string) (map[string]cloud.Machine, error) {
-	seen, err := c.list(ctx, asgs)
+	seen, err := c.lastSeen(ctx, asgs)
 	if err != nil {
 		return nil, err
 	}
@@ -145,12 +145,16 @@ func (c *Cloud) launchedTypes(ctx context.Context, seen map[string]*sighting) (n
 	var asked []*answer
 	var calls errgroup.Group
 	calls.SetLimit(parallelReads)
+	unread := c.readTemplates(ctx, seen)
 	for asg, s := range seen {
 		if s.problem != nil {
 			continue
 		}
 		a := &answer{asg: asg}
 		asked = append(asked, a)
+		if a.err = unread; unread != nil && !c.templateKnown(s.asg) {
+			continue
+		}
 		calls.Go(func() error {
 			a.names, a.err = c.typesOf(ctx, s.asg)
 			return nil // each ASG has its own outcome

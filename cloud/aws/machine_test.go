@@ -78,7 +78,7 @@ func TestMachines(t *testing.T) {
 	require.Equal(t, kinds+1, stub.Count("DescribeInstanceTypes"))
 }
 
-// A template whose version moves is read each time.
+// TestLatestVersionOfATemplate: a new version shows once the last reading is templatesFor ago.
 func TestLatestVersionOfATemplate(t *testing.T) {
 	stub := awstest.NewStub(t)
 	stub.AddLaunchTemplate(awstest.LaunchTemplate{ID: "lt-1", Name: "t4", Version: "1"}, "g4dn.xlarge")
@@ -87,6 +87,7 @@ func TestLatestVersionOfATemplate(t *testing.T) {
 	for n, want := range []string{"g4dn.xlarge", "g4dn.metal"} {
 		if n > 0 {
 			stub.AddLaunchTemplate(awstest.LaunchTemplate{ID: "lt-1", Name: "t4", Version: "2"}, want)
+			stub.Advance(templatesFor)
 		}
 		machines, err := c.Machines(t.Context(), []string{"t4"})
 		require.NoError(t, err)

@@ -189,16 +189,30 @@ func (s *Stub) AddLaunchTemplate(t LaunchTemplate, instanceType string) {
 	s.templates = append(s.templates, templateVersion{t, instanceType})
 }
 
-// describeTemplatesLocked: without versions all are described. $Latest is the
-// last that was added, and $Default the first.
+// describeTemplatesLocked: without versions all of a template are described, without a
+// template the named versions of all templates. $Latest is the last that was added, and $Default
+// the first.
 func (s *Stub) describeTemplatesLocked(r request, w *xmlWriter) *Error {
-	all, e := s.versionsLocked(r.str("LaunchTemplateId"), r.str("LaunchTemplateName"))
-	if e != nil {
-		return e
-	}
-	found := all
-	if versions := r.list("LaunchTemplateVersion"); len(versions) > 0 {
-		found = nil
+	id, name, versions := r.str("LaunchTemplateId"), r.str("LaunchTemplateName"), r.list("LaunchTemplateVersion")
+	var found []templateVersion
+	if id == "" && name == "" {
+		if !aliases(versions) {
+			return badParam("MissingParameter", "Either the launch template ID or the launch template name must be specified.")
+		}
+		for _, all := range s.allVersionsLocked() {
+			for _, v := range versions {
+				t, _ := version(all, v)
+				found = append(found, t)
+			}
+		}
+	} else {
+		all, e := s.versionsLocked(id, name)
+		if e != nil {
+			return e
+		}
+		if found = all; len(versions) > 0 {
+			found = nil
+		}
 		for _, v := range versions {
 			t, ok := version(all, v)
 			if !ok {
@@ -207,13 +221,17 @@ func (s *Stub) describeTemplatesLocked(r request, w *xmlWriter) *Error {
 			found = append(found, t)
 		}
 	}
+	from, to, next, e := pageEC2(r, len(found), 1, 200, false)
+	if e != nil {
+		return e
+	}
 	w.open("launchTemplateVersionSet")
-	for _, t := range found {
+	for _, t := range found[from:to] {
 		w.in("item", func() {
 			w.str("launchTemplateId", t.ID)
 			w.str("launchTemplateName", t.Name)
 			w.str("versionNumber", t.Version)
-			w.flag("defaultVersion", t == all[0])
+			w.flag("defaultVersion", s.isDefaultLocked(t))
 			w.in("launchTemplateData", func() {
 				w.str("imageId", "ami-00000000")
 				w.str("instanceType", t.instanceType)
@@ -221,7 +239,31 @@ func (s *Stub) describeTemplatesLocked(r request, w *xmlWriter) *Error {
 		})
 	}
 	w.close("launchTemplateVersionSet")
+	w.str("nextToken", next)
 	return nil
+}
+
+// aliases reports whether versions are named, and none by its number.
+func aliases(versions []string) bool {
+	return len(versions) > 0 && !slices.ContainsFunc(versions, func(v string) bool { return v != "$Latest" && v != "$Default" })
+}
+
+// allVersionsLocked are the versions of each template, in the order in which templates were added.
+func (s *Stub) allVersionsLocked() (all [][]templateVersion) {
+	at := map[string]int{}
+	for _, t := range s.templates {
+		n, known := at[t.ID]
+		if !known {
+			n, at[t.ID], all = len(all), len(all), append(all, nil)
+		}
+		all[n] = append(all[n], t)
+	}
+	return all
+}
+
+func (s *Stub) isDefaultLocked(t templateVersion) bool {
+	first := slices.IndexFunc(s.templates, func(other templateVersion) bool { return other.ID == t.ID })
+	return s.templates[first] == t
 }
 
 func (s *Stub) versionsLocked(id, name string) (all []templateVersion, e *Error) {
