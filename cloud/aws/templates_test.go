@@ -33,7 +33,7 @@ func many(t *testing.T, n int, version string) (*Cloud, *awstest.Stub, []string)
 		stub.CreateGroup(awstest.Group{
 			Name: name, Max: 4, LaunchTemplate: &awstest.LaunchTemplate{ID: "lt-" + name, Name: name, Version: version}, Tags: map[string]string{discoveryTag: "owned"},
 		})
-		names, specs = append(names, name), append(specs, cloud.Spec{ID: name, AutoScalingGroup: name})
+		names, specs = append(names, name), append(specs, cloud.Spec{ID: name, Name: name})
 	}
 	c := opened(t, stub, Options{Cluster: "mine"})
 	require.NoError(t, c.Configure(t.Context(), specs))
