@@ -260,9 +260,9 @@ func TestG08ErrorsMeanThatNothingWasChanged(t *testing.T) {
 			w := serve(t, stub, setup{})
 			undo := stub.Faults(awstest.Rule{Action: setDesired, Times: row.times, Fault: row.fault})
 			err := w.tryIncrease(w.within(4*time.Second), train, 2)
-			if row.want != throttledAway {
+			if row.want != throttledAway && row.want != codes.Unavailable {
 				w.code(row.want, err)
-			} else {
+			} else { // on a busy machine the answer may come after the deadline
 				require.Contains(t, []codes.Code{codes.Unavailable, codes.DeadlineExceeded}, status.Code(err), "%v", err)
 			}
 			undo()
