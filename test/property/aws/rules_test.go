@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,9 +16,10 @@ import (
 const leastTime = 500 * time.Millisecond
 
 // sentInTime: with less time left AWS would carry out what the caller takes for failed.
-// Protection may be switched on at any time.
+// Protection may be switched on at any time, and so may be kept what arrives during a
+// cancellation.
 func (w *region) sentInTime(s *sent) {
-	if s.action != setDesired && s.action != terminate || s.by.deadline.IsZero() {
+	if s.action != setDesired && s.action != terminate || s.by.deadline.IsZero() || w.keepsArrivals(s) {
 		return
 	}
 	if left := time.Until(s.by.deadline); left < leastTime {
@@ -25,6 +27,12 @@ func (w *region) sentInTime(s *sent) {
 		defer w.mu.Unlock()
 		w.fail("%s was sent %s before the deadline of its call", s.action, left)
 	}
+}
+
+// keepsArrivals reports whether a call for fewer nodes raises the desired capacity.
+func (w *region) keepsArrivals(s *sent) bool {
+	desired, err := strconv.Atoi(s.desired)
+	return err == nil && s.action == setDesired && s.by.kind != "increase" && desired > w.stub.Group(s.group).Desired
 }
 
 // happens has others than the provider change AWS.
